@@ -1,0 +1,42 @@
+# `make demo` and `make test` work as the first command on a fresh machine: they set up .venv.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+export PIP_CONSTRAINT := constraints.txt
+# one thread per process: members run side by side
+export OMP_NUM_THREADS := 1
+export OPENBLAS_NUM_THREADS := 1
+
+.PHONY: demo test check bench soak clean
+
+demo: .venv/demo
+	$(BIN)/python -m hubless.demo
+
+test: .venv/dev
+	$(BIN)/python -m pytest -n 2 --dist loadgroup
+
+check: .venv/dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/dev
+	$(BIN)/python benchmarks/federate.py
+
+soak: .venv/dev
+	$(BIN)/python -m tests.support.soak --members 200 --seconds 90
+
+.venv/bin/python:
+	$(PYTHON) -m venv .venv
+
+.venv/demo: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) install --quiet -e '.[demo]'
+	touch $@
+
+.venv/dev: .venv/bin/python pyproject.toml constraints.txt
+	$(PIP) install --quiet -e '.[demo,torch,test,check]'
+	touch $@ .venv/demo
+
+clean:
+	rm -rf .venv .cache .bench

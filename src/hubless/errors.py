@@ -1,0 +1,93 @@
+"""Every error hubless raises on purpose, in one tree.
+
+HublessError
+├── ParamsError             the caller's own params cannot be shared
+├── StoreError              a store said no, or nothing
+│   ├── NotFound            nothing under that key
+│   ├── AlreadyExists       create-only write of a key that is taken
+│   └── Unsupported         the store cannot do what was asked, ever
+├── FederationError         this member cannot take part
+│   ├── BadName             a client name that cannot be a key
+│   ├── UnknownVersion      a federation written by another format of hubless
+│   ├── SignatureMismatch   another model than the federation's
+│   ├── NameTaken           a second live process joined under this name
+│   ├── QuorumMissed        too few updates before the deadline
+│   └── UnsafeStore         synchronous rounds need create-if-absent, and it is not honoured
+└── Refused                 a peer's update that was not let in
+"""
+
+from __future__ import annotations
+
+
+class HublessError(Exception):
+    """The root: catch this to catch everything hubless raises on purpose."""
+
+
+class ParamsError(HublessError):
+    """The caller's own params cannot be shared: not arrays, not finite, or of other shapes."""
+
+
+class StoreError(HublessError):
+    """A store operation failed; `key` says on what."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class NotFound(StoreError):
+    """There is nothing under this key."""
+
+
+class AlreadyExists(StoreError):
+    """A create-only write found its key taken."""
+
+
+class Unsupported(StoreError):
+    """The store cannot do this at all, so trying again is pointless."""
+
+
+class FederationError(HublessError):
+    """This member cannot take part, and the message says what to change."""
+
+
+class BadName(FederationError):
+    """The client name cannot be part of a key."""
+
+
+class UnknownVersion(FederationError):
+    """The federation was written in a format that this hubless does not know."""
+
+
+class SignatureMismatch(FederationError):
+    """This member's model is not the federation's; `differences` lists each parameter."""
+
+    def __init__(self, message: str, differences: list[str]) -> None:
+        super().__init__(message)
+        self.differences = differences
+
+
+class NameTaken(FederationError):
+    """Another live process joined later under the same client name."""
+
+
+class QuorumMissed(FederationError):
+    """The deadline passed with too few updates; `missing` names who did not deliver."""
+
+    def __init__(self, message: str, missing: list[str]) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
+class UnsafeStore(FederationError):
+    """The store does not honour create-if-absent, which this mode needs."""
+
+
+class Refused(HublessError):
+    """A peer's update was not let in; the run goes on without it."""
+
+    def __init__(self, client: str, key: str, reason: str) -> None:
+        super().__init__(f"update of client {client!r} refused: {reason} (key {key})")
+        self.client = client
+        self.key = key
+        self.reason = reason

@@ -1,0 +1,163 @@
+"""Events: everything a run says. Terminals, pages, reports and trackers only ever read these."""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TypeAlias
+
+logger = logging.getLogger("hubless")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Event:
+    """Something that happened to one client at one time (seconds since the epoch)."""
+
+    client: str
+    time: float = field(default_factory=time.time)
+    level = logging.INFO
+
+    @property
+    def kind(self) -> str:
+        """The event's name in files: `pushed`, `refused`..."""
+        return type(self).__name__.lower()
+
+    def to_json(self) -> str:
+        """One line that says everything."""
+        return json.dumps({"event": self.kind, **asdict(self)})
+
+
+Listener: TypeAlias = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Joined(Event):
+    """A member joined; `resumed` when its name had been here before."""
+
+    url: str
+    mode: str
+    incarnation: str
+    resumed: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pushed(Event):
+    """The member's update is in the store, acknowledged."""
+
+    key: str
+    sequence: int
+    examples: int
+    bytes: int
+    metrics: Mapping[str, float]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pulled(Event):
+    """Peers' updates were averaged in: who, which of theirs, with what weight."""
+
+    peers: Mapping[str, int]
+    weights: Mapping[str, float]
+    version: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nothing(Event):
+    """No peer had anything new; the member trains on."""
+
+    version: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Skipped(Event):
+    """The member sat this one out, as its participation probability has it."""
+
+    step: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Waiting(Event):
+    """A synchronous round waits for these."""
+
+    round: int
+    present: int
+    missing: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Late(Event):
+    """A round was closed without this member; its update goes into the next one."""
+
+    round: int
+    level = logging.WARNING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closed(Event):
+    """A synchronous round is complete."""
+
+    round: int
+    included: list[str]
+    seconds: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class RefusedUpdate(Event):
+    """A peer's update was not let in."""
+
+    peer: str
+    key: str
+    reason: str
+    level = logging.WARNING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Offline(Event):
+    """The store could not be reached; the member trains on alone and tries again next time."""
+
+    reason: str
+    level = logging.WARNING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Left(Event):
+    """The member closed its federation."""
+
+    steps: int
+
+
+class Events:
+    """Hands every event to the log and to each listener; a listener that fails is only logged.
+
+    >>> events = Events([lambda event: print(event.kind)])
+    >>> events.emit(Nothing(client="site-a", version=3))
+    nothing
+    """
+
+    def __init__(self, listeners: list[Listener] | None = None) -> None:
+        self.listeners: list[Listener] = list(listeners or [])
+
+    def emit(self, event: Event) -> None:
+        """Tell everyone."""
+        logger.log(event.level, "%s", event)
+        for listener in self.listeners:
+            try:
+                listener(event)
+            except Exception:
+                logger.exception("a listener failed on %s", event.kind)
+
+
+def to_file(path: str | Path) -> Listener:
+    """A listener that appends each event to a file as one JSON line."""
+
+    def write(event: Event) -> None:
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(event.to_json() + "\n")
+
+    return write

@@ -1,0 +1,1 @@
+"""Federating for real: members that meet in nothing but a folder or bucket."""

@@ -1,0 +1,128 @@
+"""Asynchronous mode: share, look who has something new, average it in, train on.
+
+Nobody waits for anybody. An update counts once with each member: what a member has averaged in
+before is part of its params already, so nothing unchanged is downloaded or weighed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Literal
+
+from hubless import events
+from hubless.errors import FederationError, Refused, StoreError
+from hubless.federate import layout
+from hubless.federate.averaging import Averaged, average
+from hubless.federate.federation import KEPT_UPDATES, Federation
+from hubless.federate.layout import Incarnation, Posted
+from hubless.federate.reduction import Flat, Local
+from hubless.federate.terms import Terms
+from hubless.signature import Signature
+from hubless.store.base import Store
+from hubless.store.reliable import Reliable
+from hubless.strategy.base import Strategy
+
+
+class Asynchronous(Federation):
+    """A member that never waits."""
+
+    mode = "async"
+
+    def __init__(self, store: Reliable, terms: Terms, peers: Literal["new", "all"] = "new") -> None:
+        if peers not in ("new", "all"):
+            raise FederationError(f"peers is 'new' or 'all', not {peers!r}")
+        super().__init__(store, terms)
+        self._peers = peers
+        self._seen: dict[str, tuple[Incarnation, int]] = {}
+        self._bad: set[str] = set()
+
+    def _exchange(
+        self, signature: Signature, flat: Flat, examples: int, metrics: Mapping[str, float]
+    ) -> Flat | None:
+        try:
+            self._post(layout.UPDATES, signature, flat, examples, metrics)
+            return self._take_in(signature, flat, examples)
+        except StoreError as error:
+            self.events.emit(events.Offline(client=self.client, reason=str(error)))
+            return None
+
+    def _take_in(self, signature: Signature, flat: Flat, examples: int) -> Flat | None:
+        started = self.clock.now()
+        listed = layout.parse_updates(self.store.list(layout.UPDATES))
+        self._check_sole(listed)
+        self._collect(listed)
+        self._bad &= {p.key for p in listed}
+        fresh = self._fresh(listed, signature)
+        averaged = average(
+            self.store,
+            signature,
+            fresh,
+            self.strategy,
+            refuse=self._refuse,
+            limit=self.limit,
+            own=(Local(signature, flat), examples),
+            version=self.version,
+            advance=self.state.advance,
+        )
+        if averaged is None:
+            self.version += 1
+            self.events.emit(events.Nothing(client=self.client, version=self.version))
+            return None
+        for posted in averaged.included:
+            self._seen[posted.client] = posted.rank
+        self.state.arrived(averaged.flat)
+        self.version = max(self.version, *(p.version for p in averaged.included)) + 1
+        self.events.emit(
+            events.Pulled(
+                client=self.client,
+                peers={p.client: p.sequence for p in averaged.included},
+                weights={
+                    p.client: w for p, w in zip(averaged.included, averaged.weights, strict=True)
+                },
+                version=self.version,
+                bytes=averaged.bytes,
+                seconds=self.clock.now() - started,
+            )
+        )
+        return averaged.flat
+
+    def _fresh(self, listed: list[Posted], signature: Signature) -> list[Posted]:
+        """What peers have that this member has not taken in, bad ones left aside."""
+        fresh = []
+        for posted in layout.newest(listed).values():
+            seen = self._seen.get(posted.client)
+            unseen = seen is None or posted.rank > seen or self._peers == "all"
+            if posted.client == self.client or not unseen or posted.key in self._bad:
+                continue
+            if posted.signature != signature.digest:
+                reason = "its params have another signature than this federation's"
+                self._refuse(Refused(posted.client, posted.key, reason))
+            else:
+                fresh.append(posted)
+        return fresh
+
+    def _collect(self, listed: list[Posted]) -> None:
+        """Delete own updates that newer ones, visible to all, have replaced."""
+        mine = sorted((p for p in listed if p.client == self.client), key=lambda p: p.rank)
+        self._discard([p.key for p in mine[:-KEPT_UPDATES]])
+
+    def _refuse(self, refusal: Refused) -> None:
+        self._bad.add(refusal.key)
+        super()._refuse(refusal)
+
+    def _collective(self, signature: Signature) -> Flat | None:
+        averaged = collective(self.store, signature, self.strategy, self._refuse, self.limit)
+        return averaged.flat if averaged else None
+
+
+def collective(
+    store: Store,
+    signature: Signature,
+    strategy: Strategy,
+    refuse: Callable[[Refused], None],
+    limit: float,
+) -> Averaged | None:
+    """Everybody's newest update in one: what the federation as a whole has arrived at."""
+    listed = layout.newest(layout.parse_updates(store.list(layout.UPDATES)))
+    wanted = [p for p in listed.values() if p.signature == signature.digest]
+    return average(store, signature, wanted, strategy, refuse=refuse, limit=limit)

@@ -1,0 +1,129 @@
+"""Averaging stored updates that may be bad, or replaced while they are read."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubless.errors import NotFound, Refused, StoreError
+from hubless.federate import layout
+from hubless.federate.layout import Posted
+from hubless.federate.reduction import (
+    ABSURD,
+    Flat,
+    Local,
+    Source,
+    Stored,
+    open_update,
+    read_ahead,
+    reduce,
+)
+from hubless.params import Array, settle
+from hubless.signature import Block, Signature
+from hubless.store.base import Store
+from hubless.strategy.base import Strategy
+
+_RENEWALS = 3
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """What came out, and of whom."""
+
+    flat: Flat
+    included: list[Posted]
+    weights: list[float]
+    bytes: int
+
+
+def average(
+    store: Store,
+    signature: Signature,
+    wanted: Sequence[Posted],
+    strategy: Strategy,
+    *,
+    refuse: Callable[[Refused], None],
+    limit: float = ABSURD,
+    own: tuple[Local, int] | None = None,
+    version: int | None = None,
+    advance: Callable[[Block, Array], Array] | None = None,
+) -> Averaged | None:
+    """Reduce the wanted updates, and one's own params with their examples, into one.
+
+    A bad update is handed to `refuse` and the rest is averaged without it; one that its owner
+    replaced meanwhile is taken in its newest form. None where nothing is left to average.
+    """
+    included = list(wanted)
+    opened: dict[str, Stored] = {}
+    renewals: Counter[str] = Counter()
+    while included:
+        try:
+            _open_all(store, signature, included, opened, limit)
+            return _reduce(store, signature, included, opened, strategy, own, version, advance)
+        except Refused as refusal:
+            refuse(refusal)
+            included = [p for p in included if p.key != refusal.key]
+        except NotFound as missing:
+            client = next(p.client for p in included if p.key == missing.key)
+            renewals[client] += 1
+            newest = layout.newest(layout.parse_updates(store.list(layout.UPDATES)))
+            included = [p for p in included if p.client != client]
+            # a peer that replaces its updates faster than they can be read waits until next time
+            if client in newest and renewals[client] <= _RENEWALS:
+                included.append(newest[client])
+        except StoreError as error:
+            store.list(layout.UPDATES)  # raises if it is the store, and not this one object
+            client = next((p.client for p in included if p.key == error.key), "")
+            if not client:
+                raise
+            refuse(Refused(client, error.key, f"it cannot be read: {error}"))
+            included = [p for p in included if p.key != error.key]
+    return None
+
+
+def _open_all(
+    store: Store,
+    signature: Signature,
+    included: Sequence[Posted],
+    opened: dict[str, Stored],
+    limit: float,
+) -> None:
+    def opening(posted: Posted) -> Callable[[], Stored]:
+        return lambda: open_update(store, posted, signature, limit, len(included))
+
+    fresh = [p for p in included if p.key not in opened]
+    arrived = read_ahead((opening(p) for p in fresh), store.parallel, 2 * store.parallel)
+    for posted, stored in zip(fresh, arrived, strict=True):
+        opened[posted.key] = stored
+
+
+def _reduce(
+    store: Store,
+    signature: Signature,
+    included: list[Posted],
+    opened: dict[str, Stored],
+    strategy: Strategy,
+    own: tuple[Local, int] | None,
+    version: int | None,
+    advance: Callable[[Block, Array], Array] | None,
+) -> Averaged:
+    reached = max(p.version for p in included) if version is None else version
+    sources: list[Source] = [opened[p.key] for p in included]
+    examples = [p.examples for p in included]
+    staleness = [max(0, reached - p.version) for p in included]
+    if own is not None:
+        sources, examples, staleness = [own[0], *sources], [own[1], *examples], [0, *staleness]
+    weights = strategy.weights(examples, staleness, None if own is None else 0)
+    out = np.empty(signature.size, np.uint8)
+
+    def finish(block: Block, total: Array) -> None:
+        target = out[block.start : block.stop].view(block.dtype)
+        target[...] = settle(total, target) if advance is None else advance(block, total)
+
+    everything = range(len(signature.blocks))
+    reduce(signature, everything, sources, weights.tolist(), strategy.reducer, store, finish)
+    shares = weights.tolist()[0 if own is None else 1 :]
+    return Averaged(out, included, shares, sum(p.size for p in included))

@@ -1,0 +1,285 @@
+"""A federation as one member sees it: what both modes have in common."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from hubless import events
+from hubless.errors import (
+    AlreadyExists,
+    FederationError,
+    NameTaken,
+    Refused,
+    StoreError,
+    Unsupported,
+)
+from hubless.federate import layout
+from hubless.federate.agreement import Agreement, read_agreement
+from hubless.federate.layout import Incarnation, Posted
+from hubless.federate.model import M, Model, load, shared_params
+from hubless.federate.reduction import Flat, Stored, check_own
+from hubless.federate.serverstate import ServerState
+from hubless.federate.terms import Terms
+from hubless.rng import stream
+from hubless.signature import Signature
+from hubless.store import codec
+from hubless.store.base import Bytes
+from hubless.store.reliable import Reliable
+from hubless.update import check_examples
+
+KEPT_UPDATES = 2
+"""A member's newest updates stay: a peer may be reading the one before the last."""
+
+
+class Removable(Protocol):
+    """A hook that can be taken off again."""
+
+    def remove(self) -> None: ...
+
+
+class Optimizer(Protocol):
+    """Anything that calls back after each of its steps, as torch's optimizers do."""
+
+    def register_step_post_hook(self, hook: Callable[..., None], /) -> Removable: ...
+
+
+class Federation(ABC):
+    """One member's end of a federation; made by `hubless.join`."""
+
+    mode: str
+
+    def __init__(self, store: Reliable, terms: Terms) -> None:
+        self.store = store
+        self.terms = terms
+        self.client = terms.client
+        self.strategy = terms.strategy
+        self.clock = terms.clock
+        self.events = events.Events(list(terms.listeners))
+        self.version = 0
+        self.signature: Signature | None = None
+        self.limit = terms.limit
+        self.state = ServerState(terms.strategy)
+        self._rng = stream(terms.seed, "participation", terms.client)
+        self._calls = 0
+        self._reported: dict[str, float] = {}
+        self._hook: Removable | None = None
+        self._closed = False
+        entries = store.list("")
+        if any(entry.key == layout.FEDERATION for entry in entries):
+            found = read_agreement(store)
+            found.hold(self._agreement(found.signature), store.url)
+        mine = [p for p in layout.parse_updates(entries) if p.client == self.client]
+        self.incarnation = Incarnation.after(p.incarnation for p in mine)
+        self.sequence = max((p.sequence for p in mine), default=-1) + 1
+        self.resumed = bool(mine)
+        self.version = max((p.version + 1 for p in mine), default=0)
+        self.events.emit(
+            events.Joined(
+                client=self.client,
+                url=store.url,
+                mode=self.mode,
+                incarnation=str(self.incarnation),
+                resumed=self.resumed,
+            )
+        )
+
+    def step(self, model: M, *, examples: int, metrics: Mapping[str, float] | None = None) -> M:
+        """Share what was trained, take in what others did, and load the result back.
+
+        A module is changed in place and returned; named arrays come back as a new dict. With
+        `every` or `participation` set at join, a call may leave the model as it is.
+        """
+        self._check_open()
+        check_examples(examples)
+        noted = {name: float(value) for name, value in (metrics or {}).items()}
+        self._calls += 1
+        if self._calls % self.terms.every:
+            return model
+        if self.terms.participation < 1 and self._rng.random() >= self.terms.participation:
+            self.events.emit(events.Skipped(client=self.client, step=self._calls))
+            return model
+        params = shared_params(model, self.terms.share)
+        signature = self._agree(Signature.of(params))
+        flat = signature.pack(params)
+        check_own(signature, flat)
+        result = self._exchange(signature, flat, examples, noted)
+        return model if result is None else load(model, signature.unpack(result))
+
+    def pull(self, model: M) -> M:
+        """Load what the federation as a whole has arrived at, sharing nothing.
+
+        Before anybody shared anything those are the params that everybody starts from, if a
+        member joined with `model=`; otherwise the model stays as it is.
+        """
+        self._check_open()
+        signature = self._agree(Signature.of(shared_params(model, self.terms.share)))
+        result = self._collective(signature)
+        if result is None:
+            result = self._initial(signature)
+        return model if result is None else load(model, signature.unpack(result))
+
+    def start(self, model: M) -> M:
+        """Load the federation's params, or make these the ones that everybody starts from."""
+        params = shared_params(model, self.terms.share)
+        signature = self._agree(Signature.of(params))
+        result = self._collective(signature)
+        if result is None:
+            flat = signature.pack(params)
+            check_own(signature, flat)
+            self._put_once(layout.INITIAL, codec.encode(signature, flat, {"client": self.client}))
+            result = self._initial(signature)
+        if result is None:
+            return model
+        self.state.current = result.copy()
+        return load(model, signature.unpack(result))
+
+    def attach(self, model: Model, optimizer: Optimizer, examples: int) -> None:
+        """Call `step` after each of the optimizer's steps (and so, federate every n of them)."""
+
+        def stepped(*_: object) -> None:
+            self.step(model, examples=examples, metrics=self._reported)
+
+        self._hook = optimizer.register_step_post_hook(stepped)
+
+    def report(self, **metrics: float) -> None:
+        """Metrics to go with the next updates, where an optimizer's hook makes the steps."""
+        self._reported.update(metrics)
+
+    def close(self) -> None:
+        """Leave. What was shared stays in the store: join again under the same name to go on."""
+        if self._closed:
+            return
+        self._closed = True
+        if self._hook is not None:
+            self._hook.remove()
+        self.events.emit(events.Left(client=self.client, steps=self._calls))
+        self.store.close()
+
+    def __enter__(self) -> Federation:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @abstractmethod
+    def _exchange(
+        self, signature: Signature, flat: Flat, examples: int, metrics: Mapping[str, float]
+    ) -> Flat | None:
+        """Share these params; what came back, or None where the member goes on with its own."""
+
+    @abstractmethod
+    def _collective(self, signature: Signature) -> Flat | None:
+        """What the federation as a whole has arrived at, or None before there is anything."""
+
+    def _agree(self, mine: Signature) -> Signature:
+        """Hold this model against the federation's, which its first member fixed."""
+        if self.signature != mine:
+            agreement = self._agreement(mine)
+            if self.signature is None:
+                self._put_once(layout.FEDERATION, [agreement.to_bytes()])
+            found = read_agreement(self.store)
+            found.hold(agreement, self.store.url)
+            self.signature, self.limit = found.signature, found.limit
+        return self.signature
+
+    def _agreement(self, signature: Signature) -> Agreement:
+        """What this member would have everybody agree on."""
+        return Agreement(self.mode, signature, self.terms.limit)
+
+    def _put_once(self, key: str, parts: Sequence[Bytes]) -> None:
+        """Write an object that the first member to come decides."""
+        try:
+            self.store.put(key, parts, create=True)
+        except AlreadyExists:
+            return
+        except Unsupported:
+            # two first members may then both write; the signature in each key keeps them apart
+            if not any(entry.key == key for entry in self.store.list("")):
+                self.store.put(key, parts)
+
+    def _initial(self, signature: Signature) -> Flat | None:
+        """The params that everybody starts from, if any member gave some."""
+        entry = next((e for e in self.store.list("") if e.key == layout.INITIAL), None)
+        if entry is None:
+            return None
+        stored = Stored(self.store, entry.key, entry.size, "first member", signature)
+        return np.array(stored.stretch(range(len(signature.blocks)), None))
+
+    def _post(
+        self,
+        folder: str,
+        signature: Signature,
+        flat: Flat,
+        examples: int,
+        metrics: Mapping[str, float],
+    ) -> Posted:
+        """Put an update into the store; returns once that is acknowledged."""
+        posted = Posted(
+            folder,
+            self.client,
+            self.sequence,
+            self.incarnation,
+            examples,
+            self.version,
+            signature.digest,
+        )
+        # a number is used up even if the put fails: the object may be there all the same
+        self.sequence += 1
+        parts = codec.encode(
+            signature,
+            flat,
+            {
+                "client": self.client,
+                "sequence": str(posted.sequence),
+                "examples": str(examples),
+                "version": str(self.version),
+                "metrics": json.dumps(dict(metrics)),
+            },
+        )
+        self.store.put(posted.key, parts)
+        self.events.emit(
+            events.Pushed(
+                client=self.client,
+                key=posted.key,
+                sequence=posted.sequence,
+                examples=examples,
+                bytes=sum(memoryview(part).nbytes for part in parts),
+                metrics=metrics,
+            )
+        )
+        return posted
+
+    def _check_sole(self, listed: Sequence[Posted]) -> None:
+        """Raise where a later process goes by this member's name."""
+        others = [p for p in listed if p.client == self.client and p.incarnation > self.incarnation]
+        if others:
+            raise NameTaken(
+                f"another live process joined as {self.client!r} after this one (it wrote "
+                f"{others[-1].key}): give every process a client name of its own. This one stops "
+                "sharing; its model is untouched"
+            )
+
+    def _discard(self, keys: Sequence[str]) -> None:
+        """Delete what is ours and superseded; what cannot be deleted now is tried again later."""
+        if not keys:
+            return
+        try:
+            self.store.store.delete(keys)
+        except StoreError as error:
+            events.logger.debug("could not collect %s yet: %s", keys, error)
+
+    def _refuse(self, refusal: Refused) -> None:
+        self.events.emit(
+            events.RefusedUpdate(
+                client=self.client, peer=refusal.client, key=refusal.key, reason=refusal.reason
+            )
+        )
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise FederationError("this federation was closed; join again to go on")

@@ -1,0 +1,176 @@
+"""Where things lie in a federation's folder, and what their keys alone tell.
+
+    federation.json                                    what everybody agreed on
+    initial.safetensors                                the params that everybody started from
+    updates/CLIENT/NAME.safetensors                    asynchronous: each member's newest updates
+    rounds/R/updates/CLIENT/NAME.safetensors           synchronous: the updates of round R
+    rounds/R/plan-A.json                               who is included, at attempt A
+    rounds/R/slices-A/I.safetensors                    the I-th stretch of the result
+
+NAME is sequence, incarnation, examples, version and signature, so that one listing tells
+everything that is needed before anything is downloaded.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from hubless.errors import BadName
+from hubless.store.base import Entry
+
+FEDERATION = "federation.json"
+INITIAL = "initial.safetensors"
+UPDATES = "updates/"
+ROUNDS = "rounds/"
+
+_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?")
+_UPDATE = re.compile(
+    r"(?P<folder>(?:rounds/(?P<round>\d{8})/)?updates/)(?P<client>[^/]+)/"
+    r"(?P<sequence>\d{8})-(?P<incarnation>\d{4}[0-9a-f]{8})"
+    r"-(?P<examples>\d+)-(?P<version>\d+)-(?P<signature>[0-9a-f]{12})\.safetensors"
+)
+
+
+def check_name(client: str) -> str:
+    """The client name, if it can be part of a key on every store.
+
+    >>> check_name("site-a")
+    'site-a'
+    """
+    if not isinstance(client, str) or not _NAME.fullmatch(client) or ".." in client:
+        raise BadName(
+            f"client name {client!r} cannot be used: take 1 to 64 of the letters a-z, A-Z, 0-9, "
+            "'_', '-', '.', not starting or ending with '-' or '.', and without '..' or '/'"
+        )
+    return client
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Incarnation:
+    """One process's life under a client name: later joins rank higher."""
+
+    count: int
+    nonce: str
+
+    @classmethod
+    def after(cls, known: Iterable[Incarnation]) -> Incarnation:
+        """A new life, ranking above all that are known of."""
+        return cls(max((i.count for i in known), default=0) + 1, secrets.token_hex(4))
+
+    def __str__(self) -> str:
+        return f"{self.count:04d}{self.nonce}"
+
+
+@dataclass(frozen=True, slots=True)
+class Posted:
+    """An update as a listing shows it: everything but the params and metrics."""
+
+    folder: str
+    client: str
+    sequence: int
+    incarnation: Incarnation
+    examples: int
+    version: int
+    signature: str
+    size: int = 0
+    modified: float = 0.0
+
+    @property
+    def key(self) -> str:
+        return (
+            f"{self.folder}{self.client}/{self.sequence:08d}-{self.incarnation}"
+            f"-{self.examples}-{self.version}-{self.signature}.safetensors"
+        )
+
+    @property
+    def rank(self) -> tuple[Incarnation, int]:
+        """Of two updates of one client, the one that ranks higher is newer."""
+        return self.incarnation, self.sequence
+
+    @classmethod
+    def parse(cls, entry: Entry) -> Posted | None:
+        """What the key of a listed object says, or None where it is no update."""
+        match = _UPDATE.fullmatch(entry.key)
+        if match is None:
+            return None
+        incarnation = match["incarnation"]
+        return cls(
+            match["folder"],
+            match["client"],
+            int(match["sequence"]),
+            Incarnation(int(incarnation[:4]), incarnation[4:]),
+            int(match["examples"]),
+            int(match["version"]),
+            match["signature"],
+            entry.size,
+            entry.modified,
+        )
+
+
+def parse_updates(entries: Iterable[Entry]) -> list[Posted]:
+    """The updates in a listing; whatever else lies there is not ours to judge."""
+    return [posted for entry in entries if (posted := Posted.parse(entry))]
+
+
+def newest(updates: Iterable[Posted]) -> dict[str, Posted]:
+    """Each client's newest update, by client name in order."""
+    found: dict[str, Posted] = {}
+    for posted in updates:
+        if posted.client not in found or posted.rank > found[posted.client].rank:
+            found[posted.client] = posted
+    return dict(sorted(found.items()))
+
+
+def round_folder(number: int) -> str:
+    """Where a round keeps everything."""
+    return f"{ROUNDS}{number:08d}/"
+
+
+def plan_key(number: int, attempt: int) -> str:
+    """Where the record of who is included stands."""
+    return f"{round_folder(number)}plan-{attempt:04d}.json"
+
+
+def slice_key(number: int, attempt: int, index: int) -> str:
+    """Where one stretch of a round's result stands."""
+    return f"{round_folder(number)}slices-{attempt:04d}/{index:05d}.safetensors"
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which updates a round includes: written once, binding for all."""
+
+    included: tuple[str, ...]
+    attempt: int = 0
+    before: tuple[int, int] | None = None
+    """Round and attempt of the version a server optimizer steps from; -1 means the initial one."""
+
+    def to_bytes(self) -> bytes:
+        before = list(self.before) if self.before else None
+        return json.dumps({"included": list(self.included), "before": before}).encode()
+
+    @classmethod
+    def parse(cls, raw: bytes, attempt: int) -> Plan:
+        document = json.loads(raw)
+        before = document["before"]
+        return cls(tuple(document["included"]), attempt, (before[0], before[1]) if before else None)
+
+    def posted(self) -> list[Posted]:
+        """The included updates, as their keys describe them."""
+        return parse_updates(Entry(key, 0, 0.0) for key in self.included)
+
+
+def cut(blocks: int, parts: int) -> Sequence[range]:
+    """Divide so many blocks evenly into at most so many stretches.
+
+    >>> cut(5, 2)
+    [range(0, 3), range(3, 5)]
+    """
+    parts = max(1, min(blocks, parts))
+    bounds = [-(-blocks * i // parts) for i in range(parts + 1)]
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]

@@ -1,0 +1,249 @@
+"""Reading peers' updates and folding them together, a stretch at a time.
+
+Memory does not grow with the number of updates: what is held is one stretch per read under
+way, and the totals of the stretch being folded.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.errors import ParamsError, Refused
+from hubless.federate.layout import Posted
+from hubless.params import Array, scaled
+from hubless.signature import Block, Signature
+from hubless.store import codec
+from hubless.store.base import Store
+from hubless.strategy.base import Reducer
+
+T = TypeVar("T")
+Flat = NDArray[np.uint8]
+
+ABSURD = 1e9
+"""Params whose root mean square over a block is beyond this have diverged."""
+_HELD_BYTES = 64 << 20
+
+
+class Source(Protocol):
+    """Params that can be read a stretch of blocks at a time."""
+
+    def stretch(self, blocks: range, into: memoryview | None) -> Flat: ...
+
+
+@dataclass(frozen=True)
+class Local:
+    """The member's own params, in memory."""
+
+    signature: Signature
+    flat: Flat
+
+    def stretch(self, blocks: range, into: memoryview | None) -> Flat:
+        whole = self.signature.blocks
+        return self.flat[whole[blocks[0]].start : whole[blocks[-1]].stop]
+
+
+class Stored:
+    """A stored object: its header is held against the signature before any params are read.
+
+    Everything that can be wrong with it raises Refused, naming the client it is from. `says` is
+    what its metadata has to say; objects of up to `whole` bytes are fetched in one request.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        key: str,
+        size: int,
+        client: str,
+        signature: Signature,
+        says: Mapping[str, str] | None = None,
+        limit: float = ABSURD,
+        whole: int = 0,
+    ) -> None:
+        self.store, self.key, self.size, self.client = store, key, size, client
+        self.signature, self.limit = signature, limit
+        self._body = size - signature.size
+        self._kept: memoryview | None = None
+        self.metadata = self._open(says or {}, whole)
+        self._digests = codec.block_digests(self.metadata)
+
+    def stretch(self, blocks: range, into: memoryview | None) -> Flat:
+        """These blocks' bytes, checked."""
+        chosen = self.signature.blocks[blocks[0] : blocks[-1] + 1]
+        start, stop = chosen[0].start, chosen[-1].stop
+        if self._kept is not None:
+            raw = self._kept[self._body + start : self._body + stop]
+        else:
+            raw = self.store.read(self.key, self._body + start, self._body + stop, into)
+        digests = self._digests[blocks[0] : blocks[-1] + 1]
+        if broken := codec.broken_block(raw, start, chosen, digests):
+            raise self._refused(
+                f"bytes {broken.start} to {broken.stop} of its params do not match their digest"
+            )
+        flat = np.frombuffer(raw, np.uint8)
+        for block in chosen:
+            if trouble := implausible(self.signature, flat, start, block, self.limit):
+                raise self._refused(trouble)
+        return flat
+
+    def _open(self, says: Mapping[str, str], whole: int) -> dict[str, str]:
+        if not 8 < self._body <= codec.header_limit(self.signature):
+            raise self._refused(self._look())
+        small = self.size <= whole
+        raw = self.store.read(self.key, 0, self.size if small else self._body)
+        try:
+            metadata = codec.decode_header(raw[: self._body], self.signature)
+        except ValueError as error:
+            raise self._refused(str(error)) from None
+        if any(metadata.get(name) != value for name, value in says.items()):
+            raise self._refused("its header belongs to another object than its key")
+        if small:
+            self._kept = raw
+        return metadata
+
+    def _look(self) -> str:
+        """What an object that cannot be what it should be is instead."""
+        most = min(self.size, codec.header_limit(self.signature))
+        raw = self.store.read(self.key, 0, most) if most else b""
+        return codec.describe(raw, self.size, self.signature)
+
+    def _refused(self, reason: str) -> Refused:
+        return Refused(self.client, self.key, reason)
+
+
+def open_update(
+    store: Store, posted: Posted, signature: Signature, limit: float, sharing: int
+) -> Stored:
+    """A listed update, checked as far as its header goes; `sharing` are held open at one time."""
+    says = {
+        "client": posted.client,
+        "examples": str(posted.examples),
+        "sequence": str(posted.sequence),
+    }
+    whole = min(store.request_bytes, _HELD_BYTES // max(1, sharing))
+    return Stored(store, posted.key, posted.size, posted.client, signature, says, limit, whole)
+
+
+def implausible(signature: Signature, flat: Flat, start: int, block: Block, limit: float) -> str:
+    """What is wrong with a block's values, or nothing; `flat` begins at byte `start`.
+
+    A finite sum of squares proves all values finite, so one fast pass mostly settles both
+    questions; only where it is too large are they told apart.
+    """
+    values = flat[block.start - start : block.stop - start].view(block.dtype)
+    if values.dtype.kind not in "fV":
+        return ""
+    if values.dtype.itemsize < 4:
+        values = scaled(values, 1.0)
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = float(np.dot(values, values))
+    if squares <= limit * limit * len(values):
+        return ""
+    if np.isfinite(values).all():
+        names = ", ".join(signature.names_within(block.start, block.stop)[:3])
+        return f"values in {names} are beyond {limit:g} in root mean square: training diverged"
+    at = block.start + int(np.argmin(np.isfinite(values))) * block.dtype.itemsize
+    name = signature.names_within(at, at + 1)[0]
+    return f"parameter {name!r} holds NaN or infinity"
+
+
+def check_own(signature: Signature, flat: Flat) -> None:
+    """Refuse to share params that every peer would refuse."""
+    for block in signature.blocks:
+        if trouble := implausible(signature, flat, 0, block, ABSURD):
+            raise ParamsError(
+                f"nothing was shared: {trouble}. The model is untouched; lower the learning rate "
+                "or clip gradients, and go on from an earlier version with federation.pull(model)"
+            )
+
+
+def reduce(
+    signature: Signature,
+    blocks: range,
+    sources: Sequence[Source],
+    weights: Sequence[float],
+    reducer: Reducer,
+    store: Store,
+    finish: Callable[[Block, Array], None],
+) -> None:
+    """Fold a range of blocks over all sources, and hand `finish` each block's total.
+
+    Reads run ahead on threads; folding happens here, always in the order of the sources, so
+    that the result is the same bytes wherever it is computed.
+    """
+    stretches = _stretches(signature, blocks, len(sources), reducer.streaming, store)
+    spare: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
+    depth = store.parallel + 1 if store.parallel > 1 else 1
+    largest = max(_bytes(signature, s) for s in stretches)
+    for _ in range(depth + 1):
+        spare.put(memoryview(bytearray(0)))
+
+    def reading(source: Source, stretch: range) -> Callable[[], tuple[Flat, memoryview]]:
+        def job() -> tuple[Flat, memoryview]:
+            into = spare.get()
+            if isinstance(source, Stored) and len(into) < largest:
+                into = memoryview(bytearray(largest))
+            return source.stretch(stretch, into), into
+
+        return job
+
+    jobs = (reading(source, stretch) for stretch in stretches for source in sources)
+    arrived = read_ahead(jobs, store.parallel, depth)
+    for stretch in stretches:
+        chosen = [signature.blocks[i] for i in stretch]
+        start = chosen[0].start
+        totals: list[object | None] = [None] * len(chosen)
+        for weight in weights:
+            flat, buffer = next(arrived)
+            for i, block in enumerate(chosen):
+                values = flat[block.start - start : block.stop - start].view(block.dtype)
+                totals[i] = reducer.add(totals[i], values, float(weight))
+            spare.put(buffer)
+        for block, total in zip(chosen, totals, strict=True):
+            finish(block, reducer.finish(total))
+
+
+def read_ahead(jobs: Iterator[Callable[[], T]], parallel: int, depth: int) -> Iterator[T]:
+    """Results of jobs, in order, with up to `depth` of them under way on threads."""
+    if parallel <= 1:
+        for job in jobs:
+            yield job()
+        return
+    with ThreadPoolExecutor(parallel, thread_name_prefix="hubless-read") as pool:
+        pending: deque[Future[T]] = deque()
+        try:
+            for job in jobs:
+                pending.append(pool.submit(job))
+                if len(pending) >= depth:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()
+
+
+def _stretches(
+    signature: Signature, blocks: range, sources: int, streaming: bool, store: Store
+) -> list[range]:
+    """Cut a range of blocks into what one read should fetch."""
+    most = store.request_bytes if streaming else min(store.request_bytes, _HELD_BYTES // sources)
+    cuts: list[range] = []
+    first = blocks.start
+    for i in blocks:
+        if i > first and _bytes(signature, range(first, i + 1)) > most:
+            cuts.append(range(first, i))
+            first = i
+    return [*cuts, range(first, blocks.stop)]
+
+
+def _bytes(signature: Signature, blocks: range) -> int:
+    return signature.blocks[blocks[-1]].stop - signature.blocks[blocks[0]].start

@@ -1,0 +1,102 @@
+"""Slices: the result of a synchronous round in parts, each with the optimizer's memory of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.federate.reduction import Flat, Stored
+from hubless.params import scaled
+from hubless.signature import Block, Signature
+from hubless.store import codec
+from hubless.store.base import Bytes, Store
+from hubless.strategy.base import Slots
+
+
+def extent(signature: Signature, blocks: range) -> tuple[int, int]:
+    """The first and last byte of a range of blocks."""
+    return signature.blocks[blocks[0]].start, signature.blocks[blocks[-1]].stop
+
+
+def encode_slice(
+    signature: Signature,
+    blocks: range,
+    values: Flat,
+    slots: Mapping[int, Slots],
+    names: tuple[str, ...],
+    metadata: Mapping[str, str],
+) -> list[Bytes]:
+    """A slice as an object: its params, then each slot of its floating blocks."""
+    shape = slice_signature(signature, blocks, names)
+    flat = np.empty(shape.size, np.uint8)
+    parts = shape.unpack(flat)
+    parts["params"][...] = values
+    for i, name in enumerate(names):
+        if held := [slots[b.start][i] for b in _floating(signature, blocks)]:
+            parts[f"slot-{name}"][...] = np.concatenate([np.asarray(h) for h in held]).view(
+                np.uint8
+            )
+    return codec.encode(shape, flat, metadata)
+
+
+def open_slice(
+    store: Store, key: str, size: int, client: str, shape: Signature, says: Mapping[str, str]
+) -> Stored:
+    """A stored slice, checked as far as its header goes."""
+    return Stored(store, key, size, client, shape, says, whole=store.request_bytes)
+
+
+def read_params(stored: Stored, out: Flat) -> None:
+    """Copy a slice's params, checked, into place."""
+    # params come first, so the blocks that reach into them are the leading ones
+    for i, block in enumerate(stored.signature.blocks):
+        if block.start >= len(out):
+            break
+        raw = stored.stretch(range(i, i + 1), None)
+        stop = min(block.stop, len(out))
+        out[block.start : stop] = raw[: stop - block.start]
+
+
+def read_slots(
+    stored: Stored, signature: Signature, blocks: range, names: tuple[str, ...]
+) -> dict[int, Slots]:
+    """The optimizer's memory in a slice, by the first byte of each block."""
+    shape = stored.signature
+    flat = np.empty(shape.size, np.uint8)
+    for i, block in enumerate(shape.blocks):
+        flat[block.start : block.stop] = stored.stretch(range(i, i + 1), None)
+    parts = shape.unpack(flat)
+    slots: dict[int, Slots] = {}
+    at = 0
+    for block in _floating(signature, blocks):
+        dtype, size = _slot_dtype(block), _slot_bytes(block)
+        slots[block.start] = tuple(
+            parts[f"slot-{name}"][at : at + size].view(dtype) for name in names
+        )
+        at += size
+    return slots
+
+
+def slice_signature(signature: Signature, blocks: range, names: tuple[str, ...]) -> Signature:
+    """What a slice of these blocks looks like as an object."""
+    start, stop = extent(signature, blocks)
+    memory = sum(_slot_bytes(b) for b in _floating(signature, blocks))
+    shapes: dict[str, tuple[str, tuple[int, ...]]] = {"params": ("U8", (stop - start,))}
+    shapes.update({f"slot-{name}": ("U8", (memory,)) for name in names})
+    return Signature.build(shapes)
+
+
+def _floating(signature: Signature, blocks: range) -> list[Block]:
+    return [b for b in (signature.blocks[i] for i in blocks) if b.dtype.kind in "fV"]
+
+
+def _slot_dtype(block: Block) -> np.dtype[Any]:
+    empty: NDArray[Any] = scaled(np.empty(0, block.dtype), 1.0)
+    return empty.dtype
+
+
+def _slot_bytes(block: Block) -> int:
+    return (block.stop - block.start) // block.dtype.itemsize * _slot_dtype(block).itemsize

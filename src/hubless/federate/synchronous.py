@@ -1,0 +1,426 @@
+"""Synchronous mode: rounds that everybody ends with the same bytes.
+
+Each member puts its update; when enough are there, one create-only record fixes which are
+included; member i reduces slice i of all of them and publishes it; everybody reads the slices.
+That is two models of download per member, however many members there are. A slice whose owner
+is late is computed by whoever misses it: it comes out the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+from hubless import events
+from hubless.errors import (
+    AlreadyExists,
+    FederationError,
+    NotFound,
+    QuorumMissed,
+    Refused,
+    UnsafeStore,
+)
+from hubless.federate import layout
+from hubless.federate.agreement import Agreement
+from hubless.federate.federation import Federation
+from hubless.federate.layout import Plan, Posted, check_name
+from hubless.federate.probe import honours_create
+from hubless.federate.reduction import (
+    Flat,
+    Local,
+    Source,
+    implausible,
+    open_update,
+    read_ahead,
+    reduce,
+)
+from hubless.federate.rounds import Plans, Result, Round, Superseded, Work, parse_rounds
+from hubless.federate.slices import (
+    encode_slice,
+    extent,
+    open_slice,
+    read_params,
+    read_slots,
+    slice_signature,
+)
+from hubless.federate.terms import Terms
+from hubless.params import Array
+from hubless.patience import pauses
+from hubless.signature import Block, Signature
+from hubless.store.base import Entry
+from hubless.store.reliable import Reliable
+
+_KEPT_ROUNDS = 2
+_SAY_AFTER = 5.0
+
+
+class Synchronous(Federation):
+    """A member that waits for the others, but never forever."""
+
+    mode = "sync"
+
+    def __init__(
+        self,
+        store: Reliable,
+        terms: Terms,
+        members: int | Sequence[str] | None,
+        quorum: int | None,
+        deadline: float,
+        help_after: float = 5.0,
+    ) -> None:
+        self.names = [] if members is None or isinstance(members, int) else sorted(set(members))
+        for name in self.names:
+            check_name(name)
+        everyone = members if isinstance(members, int) else len(self.names) or quorum
+        if everyone is None:
+            raise FederationError(
+                'mode="sync" needs to know whom to wait for: members= (a number or their names) '
+                "or quorum="
+            )
+        self.everyone = everyone
+        self.quorum = everyone if quorum is None else quorum
+        if not 1 <= self.quorum <= everyone:
+            raise FederationError(f"quorum must be from 1 to {everyone}, not {quorum}")
+        if self.names and terms.client not in self.names:
+            raise FederationError(f"{terms.client!r} is not among members={self.names}")
+        self.deadline = deadline
+        self.help_after = help_after
+        super().__init__(store, terms)
+        honoured, what = honours_create(store.store)
+        if not honoured:
+            raise UnsafeStore(
+                f'{store.url} cannot carry mode="sync": members fix who is included in a round '
+                f"by creating a record only if it is absent, and here {what}. Use "
+                'mode="async", which needs no such promise, or a store that keeps it '
+                "(`hubless check URL` tells)"
+            )
+        if terms.participation < 1 and self.quorum == everyone:
+            raise FederationError(
+                "with participation below 1 a member sits rounds out, so the others need a quorum= "
+                "below the number of members"
+            )
+        self._plans = Plans(store)
+        self._known: set[str] = set(self.names)
+        self._bad: set[str] = set()
+        self._reached: tuple[int, int] | None = None
+        self._slots_of: dict[int, tuple[int, int]] = {}
+
+    def _agreement(self, signature: Signature) -> Agreement:
+        return Agreement(self.mode, signature, self.terms.limit, repr(self.strategy))
+
+    def _exchange(
+        self, signature: Signature, flat: Flat, examples: int, metrics: Mapping[str, float]
+    ) -> Flat | None:
+        started = self.clock.now()
+        while True:
+            number = _open_round(self._look())
+            folder = f"{layout.round_folder(number)}updates/"
+            posted = self._post(folder, signature, flat, examples, metrics)
+            plan = self._await_plan(signature, number)
+            if posted.key in plan.included or plan.attempt > 0:
+                break
+            self.events.emit(events.Late(client=self.client, round=number))
+        try:
+            result = self._complete(signature, number, plan, posted, Local(signature, flat))
+        except Superseded:
+            return self._collective(signature)
+        self._settle(number, result)
+        self.events.emit(
+            events.Closed(
+                client=self.client,
+                round=number,
+                included=[p.client for p in result.plan.posted()],
+                seconds=self.clock.now() - started,
+            )
+        )
+        self._collect(number)
+        return result.flat
+
+    def _collective(self, signature: Signature) -> Flat | None:
+        while planned := [n for n, round_ in self._look().items() if round_.plans]:
+            try:
+                plan = self._await_plan(signature, planned[-1])
+                result = self._complete(signature, planned[-1], plan)
+            except Superseded:
+                continue
+            self._settle(planned[-1], result)
+            return result.flat
+        return None
+
+    def _look(self) -> dict[int, Round]:
+        rounds = parse_rounds(self.store.list(layout.ROUNDS))
+        self._check_sole([p for r in rounds.values() for p in r.updates.values()])
+        return rounds
+
+    def _await_plan(self, signature: Signature, number: int) -> Plan:
+        """Wait until the round is closed, closing it when that is due."""
+        began = said = self.clock.now()
+        for _ in pauses(self.clock, float("inf"), first=0.02, longest=1.0):
+            round_ = self._look().get(number, Round())
+            if plan := self._plans.newest(round_):
+                return plan
+            present = self._present(signature, round_)
+            waited = self.clock.now() - began
+            missing = self._missing(present)
+            if not missing or (waited >= self.deadline and len(present) >= self.quorum):
+                self._propose(signature, number, [p.key for p in present.values()])
+            elif waited >= self.deadline:
+                raise QuorumMissed(
+                    f"round {number} has {len(present)} of the {self.quorum} updates it needs "
+                    f"after {waited:.0f} s; missing: {', '.join(missing)}. The model is untouched: "
+                    "call step again to go on waiting, or join with a lower quorum",
+                    missing,
+                )
+            elif self.clock.now() - said >= _SAY_AFTER:
+                said = self.clock.now()
+                self.events.emit(
+                    events.Waiting(
+                        client=self.client,
+                        round=number,
+                        present=len(present),
+                        missing=missing,
+                        seconds=waited,
+                    )
+                )
+        raise AssertionError("a wait without end ended")
+
+    def _present(self, signature: Signature, round_: Round) -> dict[str, Posted]:
+        """Each client's newest usable update in an open round."""
+        usable = []
+        for posted in round_.updates.values():
+            if posted.signature == signature.digest:
+                usable.append(posted)
+            elif posted.key not in self._bad:
+                reason = "its params have another signature than this federation's"
+                self._refuse(Refused(posted.client, posted.key, reason))
+        return layout.newest(usable)
+
+    def _missing(self, present: Mapping[str, Posted]) -> list[str]:
+        """Who has not delivered yet, by name as far as names are known."""
+        if self.names:
+            return [name for name in self.names if name not in present]
+        known = sorted(self._known - present.keys())[: max(0, self.everyone - len(present))]
+        unknown = self.everyone - len(present) - len(known)
+        return [*known, *([f"{unknown} not seen yet"] if unknown > 0 else [])]
+
+    def _propose(
+        self, signature: Signature, number: int, included: Sequence[str], attempt: int = 0
+    ) -> None:
+        """Close a round with these updates, unless somebody else has closed it already."""
+        before = self._before(signature, number)
+        plan = Plan(tuple(included), attempt, before)
+        with contextlib.suppress(AlreadyExists):
+            self.store.put(layout.plan_key(number, attempt), [plan.to_bytes()], create=True)
+
+    def _before(self, signature: Signature, number: int) -> tuple[int, int] | None:
+        """The version that the round's result is a step from, where that matters."""
+        if not self.strategy.optimizer.needs_current:
+            return None
+        rounds = self._look()
+        planned = [n for n in rounds if n < number and rounds[n].plans]
+        if planned:
+            # named only once it is there for everyone, which may take computing it
+            plan = self._await_plan(signature, planned[-1])
+            return planned[-1], self._complete(signature, planned[-1], plan).plan.attempt
+        there = any(entry.key == layout.INITIAL for entry in self.store.list(""))
+        return (-1, 0) if there else None
+
+    def _complete(
+        self,
+        signature: Signature,
+        number: int,
+        plan: Plan,
+        posted: Posted | None = None,
+        own: Local | None = None,
+    ) -> Result:
+        """The result of a closed round: read its slices, and compute those that are missing.
+
+        An update that turns out bad is left out by closing the round again without it. Whether it
+        is bad does not depend on who looks, so the attempt that includes it never completes.
+        """
+        work = Work(signature, number, plan, posted, own)
+        progress = self.clock.now()
+        for _ in pauses(self.clock, float("inf"), first=0.02, longest=1.0):
+            rounds = self._look()
+            round_ = rounds.get(number, Round())
+            newest = self._plans.newest(round_)
+            if newest is None:
+                raise Superseded(number)
+            if newest.attempt != work.plan.attempt:
+                work = Work(signature, number, newest, posted, own)
+            late = self.clock.now() - progress >= self.help_after
+            before = len(work.have)
+            try:
+                self._advance(work, round_, late)
+            except Refused as refusal:
+                self._leave_out(work, refusal)
+            except NotFound as gone:
+                # its owner collects an update when rounds after it are complete, so look again
+                if max(rounds) >= number + _KEPT_ROUNDS:
+                    raise Superseded(number) from gone
+                if late:
+                    client = next((p.client for p in plan.posted() if p.key == gone.key), "?")
+                    self._leave_out(work, Refused(client, gone.key, "it was deleted"))
+            if work.complete:
+                return Result(work.out, work.plan)
+            if len(work.have) > before:
+                progress = self.clock.now()
+        raise AssertionError("a wait without end ended")
+
+    def _advance(self, work: Work, round_: Round, late: bool) -> None:
+        """Make one's own slice, read those that are there, and if need be make one for another."""
+        there = round_.slices.get(work.plan.attempt, {})
+        missing = [i for i in work.in_turn() if i not in work.have and i not in there]
+        if work.mine in missing or (late and missing):
+            self._make_slice(work, missing[0], round_)
+        wanted = [i for i in work.in_turn() if i in there and i not in work.have]
+
+        def reading(index: int) -> Callable[[], int]:
+            return lambda: self._read_slice(work, index, there[index], round_)
+
+        depth = self.store.parallel + 1
+        for index in read_ahead((reading(i) for i in wanted), self.store.parallel, depth):
+            work.have.add(index)
+
+    def _make_slice(self, work: Work, index: int, round_: Round) -> None:
+        """Reduce one slice of all included updates, publish it, and keep it."""
+        signature, blocks = work.signature, work.cuts[index]
+        sources: list[Source] = []
+        included = work.plan.posted()
+        for posted in included:
+            if work.posted is not None and work.own is not None and posted.key == work.posted.key:
+                sources.append(work.own)
+            elif posted.key in round_.updates:
+                listed = round_.updates[posted.key]
+                sources.append(
+                    open_update(self.store, listed, signature, self.limit, len(included))
+                )
+            else:
+                raise NotFound(f"{posted.key} was collected", posted.key)
+        weights = self.strategy.weights(
+            [p.examples for p in included],
+            [max(0, work.number - p.version) for p in included],
+        )
+        self._prepare(work, blocks)
+
+        def finish(block: Block, total: Array) -> None:
+            target = work.out[block.start : block.stop].view(block.dtype)
+            target[...] = self.state.advance(block, total)
+
+        reduce(
+            signature, blocks, sources, weights.tolist(), self.strategy.reducer, self.store, finish
+        )
+        start, stop = extent(signature, blocks)
+        names = self.strategy.optimizer.slots
+        says = work.says(index)
+        parts = encode_slice(signature, blocks, work.out[start:stop], self.state.slots, names, says)
+        key = layout.slice_key(work.number, work.plan.attempt, index)
+        # whoever came first has written the same bytes
+        with contextlib.suppress(AlreadyExists):
+            self.store.put(key, parts, create=True)
+        self._slots_of = {**self._slots_of, **{signature.blocks[i].start: work.tag for i in blocks}}
+        work.have.add(index)
+
+    def _read_slice(self, work: Work, index: int, entry: Entry, round_: Round) -> int:
+        signature, blocks = work.signature, work.cuts[index]
+        shape = slice_signature(signature, blocks, self.strategy.optimizer.slots)
+        start, stop = extent(signature, blocks)
+        owner = work.plan.posted()[index].client
+        try:
+            stored = open_slice(self.store, entry.key, entry.size, owner, shape, work.says(index))
+            read_params(stored, work.out[start:stop])
+            for i in blocks:
+                block = signature.blocks[i]
+                if trouble := implausible(signature, work.out, 0, block, self.limit):
+                    raise Refused(owner, entry.key, trouble)
+        except Refused as refusal:
+            self._refuse(refusal)
+            self._make_slice(work, index, round_)
+        return index
+
+    def _prepare(self, work: Work, blocks: range) -> None:
+        """Have the version to step from, and what the optimizer remembers of these blocks."""
+        before = work.plan.before
+        self.state.step = work.number
+        if before is None:
+            self.state.current, self.state.slots = None, {}
+            return
+        if self._reached != before:
+            self.state.current = self._version(work.signature, before)
+            self._reached = before
+        if before[0] < 0:
+            self.state.slots = {}
+        elif any(self._slots_of.get(work.signature.blocks[i].start) != before for i in blocks):
+            self._recall_slots(work.signature, before, blocks)
+
+    def _version(self, signature: Signature, reached: tuple[int, int]) -> Flat | None:
+        if reached[0] < 0:
+            return self._initial(signature)
+        round_ = self._look().get(reached[0], Round())
+        if reached[1] not in round_.plans:
+            raise Superseded(reached[0])
+        return self._complete(signature, reached[0], self._plans.get(round_, reached[1])).flat
+
+    def _recall_slots(self, signature: Signature, before: tuple[int, int], blocks: range) -> None:
+        """Read the optimizer's memory of some blocks from the slices of an earlier round."""
+        round_ = self._look().get(before[0], Round())
+        if before[1] not in round_.plans:
+            raise Superseded(before[0])
+        earlier = Work(signature, before[0], self._plans.get(round_, before[1]))
+        names = self.strategy.optimizer.slots
+        for index, cut_ in enumerate(earlier.cuts):
+            if cut_.start < blocks.stop and blocks.start < cut_.stop:
+                entry = round_.slices[before[1]][index]
+                shape = slice_signature(signature, cut_, names)
+                stored = open_slice(
+                    self.store, entry.key, entry.size, "?", shape, earlier.says(index)
+                )
+                self.state.slots.update(read_slots(stored, signature, cut_, names))
+
+    def _leave_out(self, work: Work, refusal: Refused) -> None:
+        """Close the round again without an update that nobody can use."""
+        self._refuse(refusal)
+        rest = [key for key in work.plan.included if key != refusal.key]
+        if not rest:
+            raise FederationError(f"round {work.number} has no usable update: {refusal}")
+        self._propose(work.signature, work.number, rest, work.plan.attempt + 1)
+
+    def _settle(self, number: int, result: Result) -> None:
+        """Start from here next time."""
+        self.version = number + 1
+        self.state.arrived(result.flat)
+        self._reached = number, result.plan.attempt
+        self._known |= {p.client for p in result.plan.posted()}
+
+    def _collect(self, number: int) -> None:
+        """Delete what is this client's in rounds that later ones have replaced."""
+        keys: list[str] = []
+        for old, round_ in self._look().items():
+            if old > number - _KEPT_ROUNDS:
+                continue
+            keys += [p.key for p in round_.updates.values() if p.client == self.client]
+            first = True
+            for attempt in round_.plans:
+                included = self._plans.get(round_, attempt).posted()
+                slices = round_.slices.get(attempt, {})
+                keys += [
+                    entry.key
+                    for index, entry in slices.items()
+                    if included[index].client == self.client
+                ]
+                first = first and included[0].client == self.client
+            # the plans go last, because they tell whose the slices are
+            if first and len(round_) == len(round_.plans):
+                keys += round_.plans.values()
+        self._discard(keys)
+
+    def _refuse(self, refusal: Refused) -> None:
+        if refusal.key not in self._bad:
+            self._bad.add(refusal.key)
+            super()._refuse(refusal)
+
+
+def _open_round(rounds: Mapping[int, Round]) -> int:
+    """The round that takes updates now: the one after the last that was closed."""
+    planned = [number for number, round_ in rounds.items() if round_.plans]
+    return planned[-1] + 1 if planned else max(rounds, default=0)

@@ -1,0 +1,37 @@
+"""Terms: how one member takes part, as it told `join`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from hubless.errors import FederationError
+from hubless.events import Listener
+from hubless.federate.layout import check_name
+from hubless.federate.reduction import ABSURD
+from hubless.patience import Clock, SystemClock
+from hubless.strategy.base import Strategy
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What holds for a member in either mode; `hubless.join` says what each of these means."""
+
+    client: str
+    strategy: Strategy
+    share: Sequence[str] | None = None
+    every: int = 1
+    participation: float = 1.0
+    seed: int = 0
+    limit: float = ABSURD
+    listeners: Sequence[Listener] = ()
+    clock: Clock = field(default_factory=SystemClock)
+
+    def __post_init__(self) -> None:
+        check_name(self.client)
+        if self.every < 1:
+            raise FederationError(f"every must be at least 1, not {self.every}")
+        if not 0 < self.participation <= 1:
+            raise FederationError(f"participation is in (0, 1], not {self.participation}")
+        if isinstance(self.share, str):
+            raise FederationError(f"share takes a list of patterns: share=[{self.share!r}]")

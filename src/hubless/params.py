@@ -1,0 +1,182 @@
+"""Arithmetic on a model's named arrays, one way for numpy arrays and torch tensors.
+
+Nothing here imports torch: a tensor can only arrive if its owner did.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.errors import ParamsError
+
+if TYPE_CHECKING:
+    import torch
+
+    Array: TypeAlias = NDArray[Any] | torch.Tensor
+else:
+    Array: TypeAlias = Any
+
+Params: TypeAlias = Mapping[str, Array]
+A = TypeVar("A", bound=Any)
+
+_PIECE = 1 << 16
+
+
+def is_tensor(array: object) -> bool:
+    """Whether this is a torch tensor, without importing torch to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(array, torch.Tensor)
+
+
+def to_numpy(name: str, array: object) -> NDArray[Any]:
+    """The same values as a numpy array, sharing memory where that is possible."""
+    if isinstance(array, np.ndarray):
+        return array
+    if is_tensor(array):
+        tensor = cast("torch.Tensor", array).detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":
+            # numpy has no bfloat16 of its own, so the bits travel as int16
+            return tensor.contiguous().view(_torch().int16).numpy().view(bfloat16())
+        return tensor.numpy()
+    if isinstance(array, (bool, int, float, np.generic)):
+        return np.asarray(array)
+    raise ParamsError(
+        f"parameter {name!r} is a {type(array).__name__}, not an array: "
+        "pass numpy arrays or torch tensors by name"
+    )
+
+
+def assign(target: torch.Tensor, values: NDArray[Any]) -> None:
+    """Overwrite a tensor in place, on whatever device it lives."""
+    torch = _torch()
+    with torch.no_grad():
+        if str(target.dtype) == "torch.bfloat16":
+            bits = torch.from_numpy(np.ascontiguousarray(values).view(np.int16))
+            target.copy_(bits.view(torch.bfloat16))
+        else:
+            target.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+
+
+def bfloat16() -> np.dtype[Any]:
+    """The bfloat16 dtype for numpy; the package behind it loads only when it is needed."""
+    import ml_dtypes
+
+    dtype: np.dtype[Any] = np.dtype(ml_dtypes.bfloat16)
+    return dtype
+
+
+def is_floating(array: Array) -> bool:
+    """Whether the values are real numbers rather than counters or flags."""
+    if is_tensor(array):
+        return bool(cast("torch.Tensor", array).dtype.is_floating_point)
+    # ml_dtypes registers its types with kind "V"
+    return cast(NDArray[Any], array).dtype.kind in "fV"
+
+
+def scaled(array: A, weight: float) -> A:
+    """`array * weight` as a new array, in a dtype that sums can be kept in.
+
+    Half precision sums in float32, counters and flags in float64.
+
+    >>> scaled(np.array([2, 4]), 0.5).dtype
+    dtype('float64')
+    """
+    if is_tensor(array):
+        return cast(A, array.to(_sum_dtype_torch(array)) * weight)
+    dtype = _sum_dtype(array.dtype)
+    return cast(A, np.multiply(array, dtype.type(weight), dtype=dtype))
+
+
+def add_scaled(total: A, array: A, weight: float) -> None:
+    """`total += array * weight` in place."""
+    if is_tensor(total):
+        total.add_(array.to(total.dtype), alpha=weight)
+        return
+    total, array = total.reshape(-1), array.reshape(-1)
+    factor = total.dtype.type(weight)
+    # in pieces small enough that the product is still in cache when it is added
+    product = np.empty(min(_PIECE, total.size), total.dtype)
+    for start in range(0, total.size, _PIECE):
+        piece = total[start : start + _PIECE]
+        scratch = product[: piece.size]
+        np.multiply(array[start : start + _PIECE], factor, out=scratch, dtype=total.dtype)
+        np.add(piece, scratch, out=piece)
+
+
+def settle(total: A, like: Array) -> A:
+    """Bring a sum back to the dtype it came from; counters are rounded, never turned to floats.
+
+    >>> settle(np.array([2.5, 3.5, 7.2]), np.array([0, 0, 0]))
+    array([2, 4, 7])
+    """
+    if is_tensor(total):
+        like = cast("torch.Tensor", like)
+        if total.dtype == like.dtype:
+            return total
+        return cast(A, (total if is_floating(like) else total.round()).to(like.dtype))
+    dtype = cast(NDArray[Any], like).dtype
+    if total.dtype == dtype:
+        return total
+    if dtype.kind in "iu":
+        bounds = np.iinfo(dtype)
+        total = np.clip(np.rint(total), bounds.min, bounds.max)
+    elif dtype.kind == "b":
+        total = np.rint(total)
+    return cast(A, total.astype(dtype))
+
+
+def zeros(array: A) -> A:
+    """Zeros of the same shape, in the dtype that sums are kept in."""
+    return scaled(array, 0.0)
+
+
+def sign(array: A) -> A:
+    """Elementwise sign."""
+    return cast(A, array.sign() if is_tensor(array) else np.sign(array))
+
+
+def stack(arrays: Iterable[A]) -> A:
+    """The arrays as rows of one."""
+    rows = list(arrays)
+    return cast(A, _torch().stack(rows) if is_tensor(rows[0]) else np.stack(rows))
+
+
+def sort_rows(array: A) -> A:
+    """Each column sorted on its own."""
+    return cast(A, array.sort(dim=0).values if is_tensor(array) else np.sort(array, axis=0))
+
+
+def norm(params: Params) -> float:
+    """The Euclidean length of all floating arrays together.
+
+    >>> norm({"w": np.array([3.0]), "b": np.array([4.0]), "steps": np.array(9)})
+    5.0
+    """
+    squares = 0.0
+    for array in params.values():
+        if is_floating(array):
+            wide = scaled(array, 1.0)
+            squares += float((wide * wide).sum())
+    return float(squares**0.5)
+
+
+def _torch() -> ModuleType:
+    return sys.modules["torch"]
+
+
+def _sum_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    if dtype.kind in "fV":
+        return np.dtype(np.float32) if dtype.itemsize <= 4 else np.dtype(np.float64)
+    return np.dtype(np.float64)
+
+
+def _sum_dtype_torch(tensor: torch.Tensor) -> torch.dtype:
+    narrow = tensor.dtype.is_floating_point and tensor.element_size() <= 4
+    dtype: torch.dtype = getattr(_torch(), "float32" if narrow else "float64")
+    return dtype

@@ -1,0 +1,72 @@
+"""A store: bytes under keys. What every store promises, and no more than the weakest can keep."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+Bytes: TypeAlias = bytes | bytearray | memoryview
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One object in a listing; `modified` is the store's own clock and only for people to read."""
+
+    key: str
+    size: int
+    modified: float
+
+
+class Store(ABC):
+    """Bytes under keys such as `updates/site-a/7.safetensors`.
+
+    An object appears whole or not at all, and a listing shows every object whose put has
+    returned. `hubless.testing.StoreContract` checks both, and the rest.
+    """
+
+    url: str
+    request_bytes: int = 8 << 20
+    """How much one range read should ask for."""
+    parallel: int = 8
+    """How many reads are worth having under way at one time."""
+
+    @abstractmethod
+    def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
+        """Write the parts, one after another, as one object.
+
+        With `create`, raise AlreadyExists where the key is taken (Unsupported where the store
+        knows that it cannot promise that). Any other error leaves open whether it was written.
+        """
+
+    @abstractmethod
+    def get(self, key: str, limit: int = 1 << 20) -> bytes:
+        """The whole object, which must not be larger than `limit`; NotFound where there is none."""
+
+    @abstractmethod
+    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
+        """The bytes from `start` up to `stop`, in `into` where the store can use it.
+
+        StoreError where the object is shorter, NotFound where there is none.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str) -> list[Entry]:
+        """Every object whose key starts with `prefix`, a whole path ending in `/` (or empty)."""
+
+    @abstractmethod
+    def delete(self, keys: Sequence[str]) -> None:
+        """Remove objects; one that is not there is none to remove."""
+
+    def close(self) -> None:
+        """Give back what the store holds open."""
+        return None
+
+
+def check_key(key: str) -> str:
+    """Refuse keys that could leave the store's folder."""
+    parts = key.split("/")
+    if not key or any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
+        raise ValueError(f"{key!r} is not a key: use names joined by '/', without '.' or '..'")
+    return key

@@ -1,0 +1,163 @@
+"""The one codec: safetensors, written and read by hand so that nothing is copied.
+
+An object is a header, then the params' own bytes. The header's metadata carries a digest per
+block, so any stretch of whole blocks can be read and checked alone. Any safetensors library
+opens these files; nothing in them is ever executed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+
+import numpy as np
+import xxhash
+from numpy.typing import NDArray
+
+from hubless.signature import Block, Signature, is_tag
+from hubless.store.base import Bytes
+
+FORMAT = "1"
+_DIGEST_HEX = 16
+
+
+def encode(
+    signature: Signature, flat: NDArray[np.uint8], metadata: Mapping[str, str]
+) -> list[Bytes]:
+    """The parts of an object that holds these packed params.
+
+    >>> signature = Signature.of({"w": np.ones(2, np.float32)})
+    >>> parts = encode(signature, signature.pack({"w": np.ones(2, np.float32)}), {"client": "a"})
+    >>> len(parts[1]) == signature.size
+    True
+    """
+    body = flat.data
+    digests = "".join(digest(body[block.start : block.stop]) for block in signature.blocks)
+    noted = {"hubless": FORMAT, **metadata, "blocks": digests}
+    text = json.dumps({"__metadata__": noted, **_tensors(signature)}).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little") + text, body]
+
+
+def header_limit(signature: Signature) -> int:
+    """No honest header of this signature is longer: room for 64 KiB of metadata and all names."""
+    names = sum(len(json.dumps(s.name)) + 24 * len(s.shape) + 96 for s in signature.specs)
+    return (64 << 10) + names + _DIGEST_HEX * len(signature.blocks)
+
+
+def decode_header(raw: Bytes, signature: Signature) -> dict[str, str]:
+    """The metadata of a header that announces exactly this signature; ValueError says what is not.
+
+    `raw` is all that stands before the params.
+    """
+    announced = int.from_bytes(raw[:8], "little")
+    if announced != len(raw) - 8:
+        raise ValueError(describe(raw, len(raw) + signature.size, signature))
+    document = _parse(bytes(raw[8:]))
+    metadata = document.pop("__metadata__", {})
+    if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+        raise ValueError("its header carries no readable metadata")
+    if document != _tensors(signature):
+        raise ValueError(_difference(document, signature))
+    if metadata.get("hubless") != FORMAT:
+        found = metadata.get("hubless", "none")
+        raise ValueError(f"it is written in format {found}, this hubless reads {FORMAT}")
+    if len(metadata.get("blocks", "")) != _DIGEST_HEX * len(signature.blocks):
+        raise ValueError("its header carries no digests for its blocks")
+    return metadata
+
+
+def describe(raw: Bytes, size: int, signature: Signature) -> str:
+    """Why an object of `size` bytes that starts with `raw` cannot be an update, in words."""
+    head = bytes(raw[:2])
+    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
+        return "it is a pickle, and hubless never loads pickles"
+    if head == b"PK":
+        return "it is a zip archive (a torch or numpy file?), not safetensors"
+    announced = int.from_bytes(raw[:8], "little")
+    if len(raw) < 8 or announced > header_limit(signature):
+        return f"its {size} bytes are not safetensors"
+    if len(raw) >= 8 + announced:
+        try:
+            document = _parse(bytes(raw[8 : 8 + announced]))
+        except ValueError as error:
+            return str(error)
+        document.pop("__metadata__", None)
+        if document != _tensors(signature):
+            return _difference(document, signature)
+    expected = 8 + announced + signature.size
+    if size < expected:
+        return f"it is truncated: {size} bytes where its header announces {expected}"
+    return f"it is larger than declared: {size} bytes where its header announces {expected}"
+
+
+def block_digests(metadata: Mapping[str, str]) -> list[str]:
+    """The digest of each block, in order."""
+    text = metadata["blocks"]
+    return [text[i : i + _DIGEST_HEX] for i in range(0, len(text), _DIGEST_HEX)]
+
+
+def digest(body: Bytes) -> str:
+    """A fast digest against damage (not against forgery: that is what signing is for)."""
+    return xxhash.xxh3_64_hexdigest(body)
+
+
+def broken_block(
+    body: Bytes, start: int, blocks: Sequence[Block], digests: Sequence[str]
+) -> Block | None:
+    """The first of these blocks that does not match its digest; `body` begins at byte `start`."""
+    for block, expected in zip(blocks, digests, strict=True):
+        if digest(body[block.start - start : block.stop - start]) != expected:
+            return block
+    return None
+
+
+def read_shapes(raw: Bytes) -> tuple[Signature, dict[str, str]]:
+    """Signature and metadata of any safetensors header, for looking at files from elsewhere."""
+    document = _parse(bytes(raw))
+    metadata = document.pop("__metadata__", {})
+    return Signature.build(_shapes(document)), dict(metadata)  # type: ignore[call-overload]
+
+
+@lru_cache(maxsize=8)
+def _tensors(signature: Signature) -> dict[str, object]:
+    return {
+        s.name: {"dtype": s.dtype, "shape": list(s.shape), "data_offsets": [s.start, s.stop]}
+        for s in signature.specs
+    }
+
+
+def _parse(text: bytes) -> dict[str, object]:
+    try:
+        document = json.loads(text)
+    except (ValueError, RecursionError):
+        raise ValueError("its header is not JSON, so it is not safetensors") from None
+    if not isinstance(document, dict):
+        raise ValueError("its header is not a JSON object, so it is not safetensors")
+    return document
+
+
+def _shapes(document: Mapping[str, object]) -> dict[str, tuple[str, tuple[int, ...]]]:
+    shapes = {}
+    for name, spec in document.items():
+        if not isinstance(spec, dict) or not is_tag(spec.get("dtype")):
+            raise ValueError(f"its header describes {name!r} in no known dtype")
+        shape = spec.get("shape")
+        if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+            raise ValueError(f"its header gives {name!r} no shape")
+        shapes[name] = (str(spec["dtype"]), tuple(shape))
+    return shapes
+
+
+def _difference(document: Mapping[str, object], signature: Signature) -> str:
+    try:
+        lines = signature.differences(Signature.build(_shapes(document)))
+    except ValueError as error:
+        return str(error)
+    except Exception as error:
+        return f"its header describes no params: {error}"
+    if not lines:
+        return "its header places the params at other offsets"
+    more = f" and {len(lines) - 3} more" if len(lines) > 3 else ""
+    return "its params are not the federation's: " + "; ".join(lines[:3]) + more

@@ -1,0 +1,183 @@
+"""A store in a folder: a disk, a network share, anything that is mounted.
+
+Written for this rather than taken from obstore's local store: reads land in a buffer that is
+used again, forked processes are safe, and what a killed writer leaves behind is collected.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import itertools
+import os
+import re
+import socket
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from hubless.errors import AlreadyExists, NotFound, StoreError, Unsupported
+from hubless.store.base import Bytes, Entry, Store, check_key
+
+_STAGING = ".staging"
+_ABANDONED_SECONDS = 24 * 3600
+_counter = itertools.count()
+
+
+class FolderStore(Store):
+    """Objects as files. A write is staged beside them and then linked or renamed into place.
+
+    Nothing is synced to disk: an update torn by a power cut is caught by its size and digests
+    when it is read, and its client's next one replaces it.
+    """
+
+    request_bytes = 1 << 20
+    parallel = 2
+
+    def __init__(self, root: str | Path) -> None:
+        self.root = Path(root).expanduser().absolute()
+        self.url = self.root.as_uri()
+        self._host = re.sub(r"\W", "_", socket.gethostname())
+        try:
+            (self.root / _STAGING).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StoreError(f"cannot use folder {self.root}: {error}") from error
+        self._collect_abandoned()
+
+    def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
+        target = self.root / check_key(key)
+        staged = self.root / _STAGING / f"{self._host}-{os.getpid()}-{next(_counter)}"
+        try:
+            _write(staged, parts)
+            _place(staged, target, create)
+        except FileExistsError:
+            raise AlreadyExists(f"{key} exists already", key) from None
+        except OSError as error:
+            raise StoreError(f"cannot write {target}: {error}", key) from error
+        finally:
+            with contextlib.suppress(OSError):
+                staged.unlink(missing_ok=True)
+
+    def get(self, key: str, limit: int = 1 << 20) -> bytes:
+        with self._opened(key) as descriptor:
+            size = os.fstat(descriptor).st_size
+            if size > limit:
+                raise StoreError(f"{key} has {size} bytes, more than the {limit} expected", key)
+            return os.pread(descriptor, size, 0)
+
+    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
+        target = into[: stop - start] if into is not None else memoryview(bytearray(stop - start))
+        with self._opened(key) as descriptor:
+            done = 0
+            while done < len(target):
+                count = os.preadv(descriptor, [target[done:]], start + done)
+                if count == 0:
+                    raise StoreError(f"{key} ends at byte {start + done}, before {stop}", key)
+                done += count
+        return target
+
+    def list(self, prefix: str) -> list[Entry]:
+        if prefix and not prefix.endswith("/"):
+            raise ValueError(f"a prefix ends in '/', {prefix!r} does not")
+        try:
+            entries = list(self._walk(prefix))
+        except OSError as error:
+            raise StoreError(f"cannot list {self.root / prefix}: {error}", prefix) from error
+        return sorted(entries, key=lambda entry: entry.key)
+
+    def delete(self, keys: Sequence[str]) -> None:
+        for key in keys:
+            path = self.root / check_key(key)
+            try:
+                path.unlink(missing_ok=True)
+            except OSError as error:
+                raise StoreError(f"cannot delete {path}: {error}", key) from error
+            # an empty folder is no object; one that a writer fills meanwhile will not go away
+            with contextlib.suppress(OSError):
+                for parent in path.parents:
+                    if parent == self.root:
+                        break
+                    parent.rmdir()
+
+    @contextlib.contextmanager
+    def _opened(self, key: str) -> Iterator[int]:
+        try:
+            descriptor = os.open(self.root / check_key(key), os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError:
+            raise NotFound(f"there is no {key} in {self.root}", key) from None
+        except OSError as error:
+            raise StoreError(f"cannot read {self.root / key}: {error}", key) from error
+        try:
+            yield descriptor
+        except OSError as error:
+            raise StoreError(f"cannot read {self.root / key}: {error}", key) from error
+        finally:
+            os.close(descriptor)
+
+    def _walk(self, prefix: str) -> Iterator[Entry]:
+        try:
+            items = list(os.scandir(self.root / prefix))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for item in items:
+            if item.name == _STAGING:
+                continue
+            try:
+                if item.is_dir():
+                    yield from self._walk(f"{prefix}{item.name}/")
+                else:
+                    status = item.stat()
+                    yield Entry(prefix + item.name, status.st_size, status.st_mtime)
+            except FileNotFoundError:
+                continue  # its owner deleted it between the two calls
+
+    def _collect_abandoned(self) -> None:
+        """Remove what writers that were killed left in the staging folder."""
+        for path in (self.root / _STAGING).iterdir():
+            host, _, rest = path.name.partition("-")
+            process = rest.partition("-")[0]
+            with contextlib.suppress(OSError):
+                dead = host == self._host and process.isdigit() and not _is_alive(int(process))
+                if dead or time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
+                    path.unlink(missing_ok=True)
+
+
+def _write(path: Path, parts: Sequence[Bytes]) -> None:
+    with open(path, "wb", buffering=0) as file:
+        for part in parts:
+            view = memoryview(part).cast("B")
+            while len(view):
+                view = view[file.write(view) :]
+
+
+def _place(staged: Path, target: Path, create: bool) -> None:
+    for attempt in range(20):
+        try:
+            if not create:
+                os.replace(staged, target)
+            else:
+                os.link(staged, target)
+            return
+        except FileNotFoundError:
+            # not made yet, or an owner removed the emptied folder just now
+            if attempt == 19:
+                raise
+            target.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            if create and error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
+                raise Unsupported(
+                    f"the file system of {target.parent} has no hard links, so a file cannot be "
+                    "created only if it is absent",
+                    str(target),
+                ) from error
+            raise
+
+
+def _is_alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,197 @@
+"""A store in a bucket: S3, Google Cloud Storage or Azure Blob, through obstore.
+
+Credentials come from where each cloud keeps them (environment, profile, instance or workload
+identity); options given by hand win over those.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from hubless.errors import AlreadyExists, NotFound, StoreError, Unsupported
+from hubless.store.base import Bytes, Entry, Store, check_key
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore as Bucket
+
+_PART_BYTES = 8 << 20
+_CLIENT_OPTIONS = {
+    "allow_http",
+    "allow_invalid_certificates",
+    "connect_timeout",
+    "pool_idle_timeout",
+    "proxy_ca_certificate",
+    "proxy_excludes",
+    "proxy_url",
+    "root_certificate",
+    "timeout",
+    "user_agent",
+}
+
+
+class ObjectStore(Store):
+    """Objects in a bucket.
+
+    `endpoint` points at a server other than the cloud's own (SeaweedFS, MinIO, Ceph, Azurite);
+    `options` are obstore's settings for the store or its HTTP client, such as `region`,
+    `access_key_id`, `account_key` or `proxy_url`.
+    """
+
+    def __init__(
+        self, url: str, endpoint: str | None = None, options: Mapping[str, str] | None = None
+    ) -> None:
+        self.url = url.rstrip("/")
+        self._process = os.getpid()
+        config = dict(options or {})
+        if endpoint:
+            config["base_url" if url.startswith("gs:") else "endpoint"] = endpoint
+        self._ranges = True
+        self._whole = "", b""
+        self._whole_lock = threading.Lock()
+        self._bucket = _open(self.url, config)
+
+    def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
+        import obstore
+
+        size = sum(len(memoryview(part).cast("B")) for part in parts)
+        with self._translated(key):
+            if create or size <= _PART_BYTES:
+                # multipart uploads cannot be conditional, so a create-only object goes in one piece
+                body = b"".join(parts)
+                mode: Any = "create" if create else "overwrite"
+                obstore.put(self._alive(), check_key(key), body, mode=mode, use_multipart=False)
+            else:
+                obstore.put(
+                    self._alive(),
+                    check_key(key),
+                    _pieces(parts),
+                    chunk_size=_PART_BYTES,
+                    max_concurrency=4,
+                )
+
+    def get(self, key: str, limit: int = 1 << 20) -> bytes:
+        import obstore
+
+        with self._translated(key):
+            result = obstore.get(self._alive(), check_key(key))
+            if result.meta["size"] > limit:
+                size = result.meta["size"]
+                raise StoreError(f"{key} has {size} bytes, more than the {limit} expected", key)
+            return bytes(result.bytes())
+
+    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
+        import obstore
+
+        if not self._ranges:
+            return self._from_whole(key, start, stop)
+        try:
+            with self._translated(key):
+                body = obstore.get_range(self._alive(), check_key(key), start=start, end=stop)
+        except StoreError as error:
+            if "non-partial response" not in str(error):
+                raise
+            self._ranges = False
+            return self._from_whole(key, start, stop)
+        view = memoryview(body)
+        if len(view) != stop - start:
+            raise StoreError(f"{key} ends at byte {start + len(view)}, before {stop}", key)
+        return view
+
+    def list(self, prefix: str) -> list[Entry]:
+        import obstore
+
+        with self._translated(prefix):
+            found = obstore.list(self._alive(), prefix or None, chunk_size=1000).collect()
+            return sorted(
+                (Entry(m["path"], m["size"], m["last_modified"].timestamp()) for m in found),
+                key=lambda entry: entry.key,
+            )
+
+    def delete(self, keys: Sequence[str]) -> None:
+        import obstore
+
+        for key in keys:
+            try:
+                with self._translated(key):
+                    obstore.delete(self._alive(), check_key(key))
+            except NotFound:
+                continue
+
+    def _from_whole(self, key: str, start: int, stop: int) -> memoryview:
+        """Serve a range from the whole object, for servers that do not answer range requests."""
+        with self._whole_lock:
+            if self._whole[0] != key:
+                self._whole = key, self.get(key, limit=1 << 62)
+            body = self._whole[1]
+        if stop > len(body):
+            raise StoreError(f"{key} ends at byte {len(body)}, before {stop}", key)
+        return memoryview(body)[start:stop]
+
+    def _alive(self) -> Bucket:
+        if os.getpid() != self._process:
+            raise StoreError(
+                f"this process was forked after {self.url} was opened, and its connections did "
+                "not survive that: start processes with spawn or forkserver, or join afterwards"
+            )
+        return self._bucket
+
+    def _translated(self, key: str) -> _Translated:
+        return _Translated(self.url, key)
+
+
+class _Translated:
+    """Turns obstore's exceptions into ours."""
+
+    def __init__(self, url: str, key: str) -> None:
+        self.url, self.key = url, key
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if error is None or isinstance(error, StoreError):
+            return
+        from obstore import exceptions
+
+        where = f"{self.url}/{self.key}"
+        if isinstance(error, (FileNotFoundError, exceptions.NotFoundError)):
+            raise NotFound(f"there is no {where}", self.key) from error
+        if isinstance(error, exceptions.AlreadyExistsError):
+            raise AlreadyExists(f"{where} exists already", self.key) from error
+        if isinstance(error, (exceptions.NotSupportedError, NotImplementedError)):
+            raise Unsupported(f"{where}: {error}", self.key) from error
+        if isinstance(error, (exceptions.BaseError, OSError)):
+            raise StoreError(f"{where}: {_first_lines(error)}", self.key) from error
+
+
+def _open(url: str, config: dict[str, str]) -> Bucket:
+    from obstore import exceptions
+    from obstore.store import from_url
+
+    client: Any = {"timeout": "300s", "connect_timeout": "10s"}
+    if any(v.startswith("http://") for k, v in config.items() if "endpoint" in k or "url" in k):
+        client["allow_http"] = True
+    # obstore panics on a client's option among the store's
+    client.update({k: v for k, v in config.items() if k in _CLIENT_OPTIONS})
+    given: Any = {k: v for k, v in config.items() if k not in _CLIENT_OPTIONS}
+    retry: Any = {"max_retries": 3, "retry_timeout": timedelta(seconds=20)}
+    try:
+        return from_url(url, config=given, client_options=client, retry_config=retry)
+    except (exceptions.BaseError, ValueError) as error:
+        raise StoreError(f"cannot open {url}: {_first_lines(error)}") from error
+
+
+def _pieces(parts: Sequence[Bytes]) -> Iterator[bytes]:
+    for part in parts:
+        view = memoryview(part).cast("B")
+        for start in range(0, len(view), _PART_BYTES):
+            yield bytes(view[start : start + _PART_BYTES])
+
+
+def _first_lines(error: BaseException) -> str:
+    """Obstore appends a debug dump of the error; what a person needs stands above it."""
+    return str(error).split("\n\nDebug source")[0].strip()

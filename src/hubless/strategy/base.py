@@ -1,0 +1,158 @@
+"""A strategy: how updates become the next version, as three independent choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.errors import ParamsError
+from hubless.params import Array, Params, is_floating, settle, zeros
+from hubless.update import Update
+
+Slots = tuple[Array, ...]
+
+
+class Weighting(Protocol):
+    """How much each update counts, from what is known before any of them is read."""
+
+    def __call__(
+        self, examples: NDArray[np.float64], staleness: NDArray[np.float64], own: int | None
+    ) -> NDArray[np.float64]:
+        """One weight per update, at any scale.
+
+        `staleness` is how many versions have passed since each update's starting point; `own` is
+        the position of the member's own update, where there is one.
+        """
+        ...
+
+
+class Reducer(Protocol):
+    """Folds arrays into one, through a total whose kind is nobody else's business.
+
+    An array is only valid during `add`: what is kept of it must be copied.
+    """
+
+    def add(self, total: Any, array: Array, weight: float) -> Any:
+        """Take one more array in (the first into None); weights sum to one over all of them."""
+        ...
+
+    def finish(self, total: Any) -> Array:
+        """What came out, in the dtype that sums are kept in."""
+        ...
+
+    @property
+    def streaming(self) -> bool:
+        """Whether a total stays the size of one array however many were added."""
+        ...
+
+
+class ServerOptimizer(Protocol):
+    """Takes the step from the current version towards the reduced one, element by element."""
+
+    @property
+    def slots(self) -> tuple[str, ...]:
+        """The names of the arrays it remembers from step to step."""
+        ...
+
+    @property
+    def needs_current(self) -> bool:
+        """Whether the current version matters, rather than only what was reduced."""
+        ...
+
+    def apply(self, current: Array, reduced: Array, slots: Slots, step: int) -> tuple[Array, Slots]:
+        """The next version and what to remember; `step` counts from 0, slots start as zeros."""
+        ...
+
+
+@dataclass(frozen=True)
+class State:
+    """What a strategy carries from one aggregation to the next."""
+
+    step: int = 0
+    slots: dict[str, Slots] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Strategy:
+    """Weighting x reducer x server optimizer. The named strategies are combinations of these.
+
+    >>> from hubless.strategy.fedavg import FedAvg
+    >>> updates = [Update("a", {"w": np.array([1.0])}, examples=3),
+    ...            Update("b", {"w": np.array([5.0])}, examples=1)]
+    >>> params, state = FedAvg().aggregate(updates)
+    >>> params["w"]
+    array([2.])
+    """
+
+    weighting: Weighting
+    reducer: Reducer
+    optimizer: ServerOptimizer
+
+    def weights(
+        self, examples: Sequence[int], staleness: Sequence[int], own: int | None = None
+    ) -> NDArray[np.float64]:
+        """One weight per update, summing to one."""
+        raw = np.asarray(
+            self.weighting(np.asarray(examples, float), np.asarray(staleness, float), own), float
+        )
+        if raw.shape != (len(examples),) or not np.isfinite(raw).all() or (raw < 0).any():
+            raise ParamsError(
+                f"weighting {self.weighting!r} must give {len(examples)} finite weights of at "
+                f"least 0, and gave {raw.tolist()}"
+            )
+        total = raw.sum()
+        return raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
+
+    def advance(
+        self, current: Array | None, reduced: Array, like: Array, slots: Slots, step: int
+    ) -> tuple[Array, Slots]:
+        """From one reduced array to the next version of it, in the dtype of `like`.
+
+        Counters and flags are only ever averaged: momentum on them means nothing. So is
+        everything before there is a current version.
+        """
+        if not is_floating(like):
+            return settle(reduced, like), ()
+        if not slots:
+            slots = tuple(zeros(reduced) for _ in self.optimizer.slots)
+        if current is None:
+            return settle(reduced, like), slots
+        following, slots = self.optimizer.apply(current, reduced, slots, step)
+        return settle(following, like), slots
+
+    def aggregate(
+        self,
+        updates: Sequence[Update],
+        current: Params | None = None,
+        state: State | None = None,
+        version: int | None = None,
+    ) -> tuple[dict[str, Array], State]:
+        """Whole updates in memory to the next params, with the state for the time after.
+
+        `version` is the one being stepped from; without it the newest update counts as current.
+        """
+        if not updates:
+            raise ParamsError("there are no updates to aggregate")
+        state = state or State()
+        newest = max(u.version for u in updates) if version is None else version
+        weights = self.weights(
+            [u.examples for u in updates], [max(0, newest - u.version) for u in updates]
+        )
+        params: dict[str, Array] = {}
+        slots: dict[str, Slots] = {}
+        for name, like in updates[0].params.items():
+            total: object | None = None
+            for update, weight in zip(updates, weights, strict=True):
+                total = self.reducer.add(total, update.params[name], float(weight))
+            params[name], slots[name] = self.advance(
+                current[name] if current is not None else None,
+                self.reducer.finish(total),
+                like,
+                state.slots.get(name, ()),
+                state.step,
+            )
+        return params, State(state.step + 1, slots)

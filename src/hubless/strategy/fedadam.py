@@ -1,0 +1,22 @@
+"""FedAdam: Reddi et al., "Adaptive Federated Optimization" (2021)."""
+
+from __future__ import annotations
+
+from hubless.strategy.base import Strategy, Weighting
+from hubless.strategy.optimizers import Adam
+from hubless.strategy.reducers import Mean
+from hubless.strategy.weighting import ByExamples
+
+
+class FedAdam(Strategy):
+    """The mean of all updates, approached with Adam."""
+
+    def __init__(
+        self,
+        lr: float = 0.1,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        weighting: Weighting | None = None,
+    ) -> None:
+        super().__init__(weighting or ByExamples(), Mean(), Adam(lr, beta1, beta2, tau))

@@ -1,0 +1,22 @@
+"""FedYogi: Reddi et al., "Adaptive Federated Optimization" (2021)."""
+
+from __future__ import annotations
+
+from hubless.strategy.base import Strategy, Weighting
+from hubless.strategy.optimizers import Yogi
+from hubless.strategy.reducers import Mean
+from hubless.strategy.weighting import ByExamples
+
+
+class FedYogi(Strategy):
+    """The mean of all updates, approached with Yogi."""
+
+    def __init__(
+        self,
+        lr: float = 0.01,
+        beta1: float = 0.9,
+        beta2: float = 0.99,
+        tau: float = 1e-3,
+        weighting: Weighting | None = None,
+    ) -> None:
+        super().__init__(weighting or ByExamples(), Mean(), Yogi(lr, beta1, beta2, tau))

@@ -1,0 +1,99 @@
+"""Weightings: how much each update counts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ByExamples:
+    """In proportion to the number of examples, as McMahan et al. (2017) have it."""
+
+    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
+        return examples
+
+
+@dataclass(frozen=True)
+class Uniform:
+    """Everybody the same."""
+
+    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
+        return np.ones_like(examples)
+
+
+@dataclass(frozen=True)
+class Capped:
+    """By examples, but none counts for more than `most` of them: tames one very large client."""
+
+    most: float
+
+    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
+        return np.minimum(examples, self.most)
+
+
+@dataclass(frozen=True)
+class Decay:
+    """s(staleness) of Xie et al. (2019), section 5: how trust fades as an update ages.
+
+    constant: 1. hinge: 1 up to `b` versions, then 1 / (a (t - b) + 1). polynomial: (t + 1)^-a.
+
+    >>> Decay("polynomial", a=0.5)(np.array([0.0, 3.0]))
+    array([1. , 0.5])
+    """
+
+    kind: Literal["constant", "hinge", "polynomial"] = "polynomial"
+    a: float = 0.5
+    b: float = 4.0
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("constant", "hinge", "polynomial"):
+            raise ValueError(f"staleness decays as constant, hinge or polynomial, not {self.kind}")
+        if self.a < 0 or self.b < 0:
+            raise ValueError(f"a and b must be at least 0, not {self.a} and {self.b}")
+
+    def __call__(self, staleness: Column) -> Column:
+        if self.kind == "constant":
+            return np.ones_like(staleness)
+        if self.kind == "hinge":
+            return 1.0 / (self.a * np.maximum(staleness - self.b, 0.0) + 1.0)
+        return np.asarray((staleness + 1.0) ** -self.a)
+
+
+@dataclass(frozen=True)
+class ByStaleness:
+    """By examples, times how fresh the update is."""
+
+    decay: Decay
+
+    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
+        return examples * self.decay(staleness)
+
+
+@dataclass(frozen=True)
+class Mixing:
+    """Mix each peer in turn into one's own params, oldest first: x <- (1 - a s) x + a s x_k.
+
+    Written out, that is a weight per update, so it streams like any other mean. Where no update
+    is one's own there is nothing to mix into, and each counts by its examples and freshness.
+    """
+
+    share: float
+    decay: Decay
+
+    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
+        if own is None:
+            return examples * self.decay(staleness)
+        order = np.argsort(-staleness, kind="stable")
+        others = order[order != own]
+        shares = self.share * self.decay(staleness[others])
+        kept = np.append(np.cumprod((1.0 - shares)[::-1])[::-1], 1.0)
+        weights = np.empty_like(staleness)
+        weights[own] = kept[0]
+        weights[others] = shares * kept[1:]
+        return weights

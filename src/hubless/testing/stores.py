@@ -1,0 +1,153 @@
+"""What every store has to keep, as tests: subclass with a `store` fixture and run pytest."""
+
+from __future__ import annotations
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+from hubless.errors import AlreadyExists, NotFound, StoreError
+from hubless.store.base import Store
+
+
+class StoreContract:
+    """Subclass, and give it a pytest fixture `store` that is an empty store each time.
+
+    Set `conditional = False` for a store that cannot create only if absent: it then may be used
+    in asynchronous mode only.
+
+        class TestMyStore(StoreContract):
+            @pytest.fixture
+            def store(self, tmp_path):
+                return MyStore(tmp_path)
+    """
+
+    conditional = True
+    racers = 8
+
+    def test_what_was_put_can_be_read_whole_and_in_part(self, store: Store) -> None:
+        store.put("a/b.bin", [b"hello ", memoryview(b"world")])
+        assert store.get("a/b.bin") == b"hello world"
+        assert bytes(store.read("a/b.bin", 4, 9)) == b"o wor"
+        buffer = memoryview(bytearray(16))
+        assert bytes(store.read("a/b.bin", 0, 11, buffer)) == b"hello world"
+
+    def test_a_large_object_comes_back_the_same(self, store: Store) -> None:
+        body = bytes(range(256)) * (40 << 10)  # 10 MiB: more than one part of an upload
+        store.put("large", [body[:1000], body[1000:]])
+        assert bytes(store.read("large", 9 << 20, 10 << 20)) == body[9 << 20 : 10 << 20]
+        assert store.get("large", limit=1 << 30) == body
+
+    def test_the_buffer_given_to_put_may_change_afterwards(self, store: Store) -> None:
+        body = bytearray(b"before")
+        store.put("key", [body])
+        body[:] = b"after!"
+        assert store.get("key") == b"before"
+
+    def test_what_is_not_there_is_not_found(self, store: Store) -> None:
+        for attempt in (lambda: store.get("no/such"), lambda: store.read("no/such", 0, 1)):
+            try:
+                attempt()
+            except NotFound as error:
+                assert error.key == "no/such"
+            else:
+                raise AssertionError("reading a key that is not there must raise NotFound")
+
+    def test_reading_past_the_end_is_an_error(self, store: Store) -> None:
+        store.put("short", [b"12345"])
+        try:
+            store.read("short", 2, 9)
+        except NotFound:
+            raise AssertionError("the object is there, only too short") from None
+        except StoreError:
+            return
+        raise AssertionError("reading past the end must raise StoreError")
+
+    def test_an_object_over_the_limit_is_not_fetched(self, store: Store) -> None:
+        store.put("big", [b"x" * 100])
+        try:
+            store.get("big", limit=99)
+        except StoreError as error:
+            assert "100" in str(error)
+        else:
+            raise AssertionError("get must refuse objects over the limit")
+
+    def test_a_listing_shows_keys_and_sizes_below_a_prefix_only(self, store: Store) -> None:
+        for key in ("run/1/a", "run/1/b", "run/10/c", "run/2"):
+            store.put(key, [b"x" * len(key)])
+        assert [(e.key, e.size) for e in store.list("run/1/")] == [("run/1/a", 7), ("run/1/b", 7)]
+        assert [e.key for e in store.list("")] == ["run/1/a", "run/1/b", "run/10/c", "run/2"]
+        assert store.list("nothing/") == []
+
+    def test_a_listing_is_complete_beyond_one_page(self, store: Store) -> None:
+        with ThreadPoolExecutor(8) as pool:
+            list(pool.map(lambda i: store.put(f"many/{i:04d}", [b"x"]), range(1005)))
+        assert [e.key for e in store.list("many/")] == [f"many/{i:04d}" for i in range(1005)]
+
+    def test_deleting_removes_and_deleting_again_is_fine(self, store: Store) -> None:
+        store.put("gone/a", [b"1"])
+        store.put("gone/b", [b"2"])
+        store.delete(["gone/a", "never/was"])
+        store.delete(["gone/a"])
+        assert [e.key for e in store.list("gone/")] == ["gone/b"]
+        store.put("gone/a", [b"3"])
+        assert store.get("gone/a") == b"3"
+
+    def test_create_refuses_a_key_that_is_taken(self, store: Store) -> None:
+        if not self.conditional:
+            return
+        store.put("once", [b"first"], create=True)
+        try:
+            store.put("once", [b"second"], create=True)
+        except AlreadyExists as error:
+            assert error.key == "once"
+        else:
+            raise AssertionError("create must raise AlreadyExists for a key that is taken")
+        assert store.get("once") == b"first"
+
+    def test_a_race_to_create_has_one_winner(self, store: Store) -> None:
+        if not self.conditional:
+            return
+        for attempt in range(5):
+            start = threading.Barrier(self.racers)
+
+            def create(racer: int, key: str = f"race/{attempt}", start: threading.Barrier = start):
+                start.wait()
+                try:
+                    store.put(key, [str(racer).encode()], create=True)
+                except StoreError:
+                    return None
+                return str(racer).encode()
+
+            with ThreadPoolExecutor(self.racers) as pool:
+                won = [w for w in pool.map(create, range(self.racers)) if w]
+            assert won == [store.get(f"race/{attempt}")]
+
+    def test_no_reader_ever_sees_part_of_an_object(self, store: Store) -> None:
+        size = 3 << 20
+        done = threading.Event()
+        torn: list[str] = []
+
+        def watch() -> None:
+            while not done.is_set():
+                for entry in store.list("whole/"):
+                    body = store.get(entry.key, limit=1 << 30)
+                    if entry.size != size or body != body[:1] * size:
+                        torn.append(entry.key)
+
+        with ThreadPoolExecutor(1) as pool:
+            watching = pool.submit(watch)
+            try:
+                for i in range(12):
+                    store.put(f"whole/{i}", [bytes([i]) * size])
+            finally:
+                done.set()
+            watching.result()
+        assert torn == []
+
+    def test_a_key_cannot_leave_the_store(self, store: Store) -> None:
+        for key in ("../up", "a/../../up", "/etc/x", "a//b", "", "."):
+            try:
+                store.put(key, [b"x"])
+            except ValueError:
+                continue
+            raise AssertionError(f"{key!r} must be refused")
