@@ -23,6 +23,8 @@ class Agreement:
     limit: float
     strategy: str = ""
     """Empty where every member may have its own."""
+    slots: tuple[str, ...] = ()
+    """What the strategy's server optimizer keeps in each slice besides the params."""
 
     def to_bytes(self) -> bytes:
         document = {
@@ -30,6 +32,7 @@ class Agreement:
             "mode": self.mode,
             "limit": self.limit,
             "strategy": self.strategy,
+            "slots": list(self.slots),
             "signature": json.loads(self.signature.to_json()),
         }
         return json.dumps(document, sort_keys=True).encode()
@@ -53,7 +56,8 @@ class Agreement:
         try:
             signature = Signature.from_json(json.dumps(document["signature"]))
             mode, limit = str(document["mode"]), float(document["limit"])
-            return cls(mode, signature, limit, str(document.get("strategy", "")))
+            strategy, slots = str(document["strategy"]), tuple(map(str, document["slots"]))
+            return cls(mode, signature, limit, strategy, slots)
         except (ValueError, KeyError, TypeError) as error:
             raise FederationError(f"{where}/{layout.FEDERATION} is damaged: {error!r}") from None
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
+import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from statistics import median
 
 from hubless.errors import AlreadyExists, StoreError, Unsupported
 from hubless.store.base import Store
@@ -53,3 +58,61 @@ def race(store: Store, key: str) -> list[bool]:
         return [attempt(racer) for racer in range(_RACERS)]
     with ThreadPoolExecutor(_RACERS, thread_name_prefix="hubless-probe") as pool:
         return list(pool.map(attempt, range(_RACERS)))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What a store can do: seconds are medians, rates are bytes per second."""
+
+    can_write: bool = False
+    can_read: bool = False
+    can_list: bool = False
+    can_delete: bool = False
+    creates_if_absent: bool = False
+    create_note: str = ""
+    put_seconds: float = 0.0
+    get_seconds: float = 0.0
+    list_seconds: float = 0.0
+    upload_rate: float = 0.0
+    download_rate: float = 0.0
+    trouble: str = ""
+
+    @property
+    def usable(self) -> bool:
+        """Good enough for asynchronous mode."""
+        return self.can_write and self.can_read and self.can_list
+
+
+def examine(store: Store, size: int = 16 << 20, tries: int = 5) -> Findings:
+    """Try everything a federation needs on a store, clean up, and say how it went."""
+    prefix = f"probe/{secrets.token_hex(8)}/"
+    keys = [f"{prefix}{i}" for i in range(tries)]
+    large = f"{prefix}large"
+    found = Findings()
+    try:
+        puts = [_timed(lambda k=key: store.put(k, [b"hubless"])) for key in keys]
+        found = replace(found, can_write=True, put_seconds=median(puts))
+        gets = [_timed(lambda k=key: store.get(k)) for key in keys]
+        found = replace(found, can_read=True, get_seconds=median(gets))
+        lists = [_timed(lambda: store.list(prefix)) for _ in range(tries)]
+        complete = [entry.key for entry in store.list(prefix)] == keys
+        found = replace(found, can_list=complete, list_seconds=median(lists))
+        body = secrets.token_bytes(1 << 20)
+        up = _timed(lambda: store.put(large, [body] * (size >> 20)))
+        down = _timed(lambda: store.read(large, 0, size))
+        found = replace(found, upload_rate=size / up, download_rate=size / down)
+        honoured, note = honours_create(store)
+        found = replace(found, creates_if_absent=honoured, create_note=note)
+        store.delete([*keys, large])
+        found = replace(found, can_delete=not store.list(prefix))
+    except StoreError as error:
+        found = replace(found, trouble=str(error))
+        with contextlib.suppress(StoreError):
+            store.delete([*keys, large])
+    return found
+
+
+def _timed(operation: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    operation()
+    return max(time.perf_counter() - started, 1e-9)

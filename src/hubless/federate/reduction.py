@@ -122,13 +122,17 @@ class Stored:
 def open_update(
     store: Store, posted: Posted, signature: Signature, limit: float, sharing: int
 ) -> Stored:
-    """A listed update, checked as far as its header goes; `sharing` are held open at one time."""
+    """A listed update, checked as far as its header goes.
+
+    `sharing` so many at one time: small ones are then fetched whole, in one request, as long as
+    memory stays bounded. With 0 only the header is fetched.
+    """
     says = {
         "client": posted.client,
         "examples": str(posted.examples),
         "sequence": str(posted.sequence),
     }
-    whole = min(store.request_bytes, _HELD_BYTES // max(1, sharing))
+    whole = min(store.request_bytes, _HELD_BYTES // sharing) if sharing else 0
     return Stored(store, posted.key, posted.size, posted.client, signature, says, limit, whole)
 
 

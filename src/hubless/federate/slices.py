@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubless.federate.reduction import Flat, Stored
+from hubless.errors import Refused
+from hubless.federate.layout import ROUNDS
+from hubless.federate.reduction import Flat, Stored, implausible
+from hubless.federate.rounds import Plans, Result, Work, parse_rounds
 from hubless.params import scaled
 from hubless.signature import Block, Signature
 from hubless.store import codec
-from hubless.store.base import Bytes, Store
+from hubless.store.base import Bytes, Entry, Store
 from hubless.strategy.base import Slots
 
 
@@ -42,22 +45,47 @@ def encode_slice(
     return codec.encode(shape, flat, metadata)
 
 
-def open_slice(
-    store: Store, key: str, size: int, client: str, shape: Signature, says: Mapping[str, str]
-) -> Stored:
-    """A stored slice, checked as far as its header goes."""
-    return Stored(store, key, size, client, shape, says, whole=store.request_bytes)
-
-
-def read_params(stored: Stored, out: Flat) -> None:
-    """Copy a slice's params, checked, into place."""
+def read_slice(
+    store: Store, work: Work, index: int, entry: Entry, names: tuple[str, ...], limit: float
+) -> None:
+    """Read one slice of a round's result into its place, checked like an update."""
+    signature, blocks = work.signature, work.cuts[index]
+    shape = slice_signature(signature, blocks, names)
+    owner = work.plan.posted()[index].client
+    stored = Stored(
+        store, entry.key, entry.size, owner, shape, work.says(index), whole=store.request_bytes
+    )
+    start, stop = extent(signature, blocks)
+    out = work.out[start:stop]
     # params come first, so the blocks that reach into them are the leading ones
-    for i, block in enumerate(stored.signature.blocks):
+    for i, block in enumerate(shape.blocks):
         if block.start >= len(out):
             break
         raw = stored.stretch(range(i, i + 1), None)
-        stop = min(block.stop, len(out))
-        out[block.start : stop] = raw[: stop - block.start]
+        end = min(block.stop, len(out))
+        out[block.start : end] = raw[: end - block.start]
+    for i in blocks:
+        if trouble := implausible(signature, work.out, 0, signature.blocks[i], limit):
+            raise Refused(owner, entry.key, trouble)
+
+
+def newest_result(
+    store: Store, signature: Signature, names: tuple[str, ...], limit: float
+) -> tuple[int, Result] | None:
+    """The newest round whose slices are all there, without taking part in it."""
+    rounds = parse_rounds(store.list(ROUNDS))
+    plans = Plans(store)
+    for number in sorted(rounds, reverse=True):
+        if (plan := plans.newest(rounds[number])) is None:
+            continue
+        work = Work(signature, number, plan)
+        there = rounds[number].slices.get(plan.attempt, {})
+        if len(there) < len(work.cuts):
+            continue
+        for index, entry in there.items():
+            read_slice(store, work, index, entry, names, limit)
+        return number, Result(work.out, plan)
+    return None
 
 
 def read_slots(

@@ -29,7 +29,7 @@ from hubless.federate.reduction import (
     Flat,
     Local,
     Source,
-    implausible,
+    Stored,
     open_update,
     read_ahead,
     reduce,
@@ -38,8 +38,7 @@ from hubless.federate.rounds import Plans, Result, Round, Superseded, Work, pars
 from hubless.federate.slices import (
     encode_slice,
     extent,
-    open_slice,
-    read_params,
+    read_slice,
     read_slots,
     slice_signature,
 )
@@ -106,7 +105,13 @@ class Synchronous(Federation):
         self._slots_of: dict[int, tuple[int, int]] = {}
 
     def _agreement(self, signature: Signature) -> Agreement:
-        return Agreement(self.mode, signature, self.terms.limit, repr(self.strategy))
+        return Agreement(
+            self.mode,
+            signature,
+            self.terms.limit,
+            repr(self.strategy),
+            self.strategy.optimizer.slots,
+        )
 
     def _exchange(
         self, signature: Signature, flat: Flat, examples: int, metrics: Mapping[str, float]
@@ -322,17 +327,8 @@ class Synchronous(Federation):
         work.have.add(index)
 
     def _read_slice(self, work: Work, index: int, entry: Entry, round_: Round) -> int:
-        signature, blocks = work.signature, work.cuts[index]
-        shape = slice_signature(signature, blocks, self.strategy.optimizer.slots)
-        start, stop = extent(signature, blocks)
-        owner = work.plan.posted()[index].client
         try:
-            stored = open_slice(self.store, entry.key, entry.size, owner, shape, work.says(index))
-            read_params(stored, work.out[start:stop])
-            for i in blocks:
-                block = signature.blocks[i]
-                if trouble := implausible(signature, work.out, 0, block, self.limit):
-                    raise Refused(owner, entry.key, trouble)
+            read_slice(self.store, work, index, entry, self.strategy.optimizer.slots, self.limit)
         except Refused as refusal:
             self._refuse(refusal)
             self._make_slice(work, index, round_)
@@ -372,9 +368,8 @@ class Synchronous(Federation):
             if cut_.start < blocks.stop and blocks.start < cut_.stop:
                 entry = round_.slices[before[1]][index]
                 shape = slice_signature(signature, cut_, names)
-                stored = open_slice(
-                    self.store, entry.key, entry.size, "?", shape, earlier.says(index)
-                )
+                says = earlier.says(index)
+                stored = Stored(self.store, entry.key, entry.size, "?", shape, says)
                 self.state.slots.update(read_slots(stored, signature, cut_, names))
 
     def _leave_out(self, work: Work, refusal: Refused) -> None:

@@ -113,13 +113,6 @@ def broken_block(
     return None
 
 
-def read_shapes(raw: Bytes) -> tuple[Signature, dict[str, str]]:
-    """Signature and metadata of any safetensors header, for looking at files from elsewhere."""
-    document = _parse(bytes(raw))
-    metadata = document.pop("__metadata__", {})
-    return Signature.build(_shapes(document)), dict(metadata)  # type: ignore[call-overload]
-
-
 @lru_cache(maxsize=8)
 def _tensors(signature: Signature) -> dict[str, object]:
     return {

@@ -1,0 +1,97 @@
+"""Looking at a federation from outside: who is there, and what it has arrived at."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from hubless.errors import FederationError, NotFound, Refused, StoreError
+from hubless.federate import layout
+from hubless.federate.agreement import Agreement, read_agreement
+from hubless.federate.asynchronous import collective
+from hubless.federate.layout import Posted
+from hubless.federate.reduction import Flat, Stored, open_update
+from hubless.federate.slices import newest_result
+from hubless.store.base import Store
+from hubless.strategy.fedavg import FedAvg
+
+
+@dataclass(frozen=True)
+class Member:
+    """One client, as its newest update shows it; `age` is by the store's clock."""
+
+    client: str
+    sequence: int
+    version: int
+    age: float
+    examples: int
+    bytes: int
+    metrics: dict[str, float] = field(default_factory=dict)
+    trouble: str = ""
+
+
+@dataclass(frozen=True)
+class Model:
+    """What a federation has arrived at, and whose updates are in it."""
+
+    flat: Flat
+    clients: list[str]
+    version: int
+
+
+def agreed(store: Store) -> Agreement:
+    """What the members agreed on; a clear error where there is no federation."""
+    try:
+        return read_agreement(store)
+    except NotFound:
+        raise FederationError(
+            f"there is no federation at {store.url}: nobody has shared anything there yet"
+        ) from None
+
+
+def survey(store: Store) -> tuple[Agreement, list[Member]]:
+    """Everybody who ever shared something that is still there, with their newest metrics."""
+    agreement = agreed(store)
+    folder = layout.UPDATES if agreement.mode == "async" else layout.ROUNDS
+    newest = layout.newest(layout.parse_updates(store.list(folder)))
+    return agreement, [_member(store, agreement, posted) for posted in newest.values()]
+
+
+def arrived_at(store: Store, refuse: Callable[[Refused], None]) -> tuple[Agreement, Model]:
+    """The federation's model: everybody's newest averaged, or the newest complete round."""
+    agreement = agreed(store)
+    if agreement.mode == "sync":
+        found = newest_result(store, agreement.signature, agreement.slots, agreement.limit)
+        if found is None:
+            raise FederationError(f"no round is complete at {store.url} yet")
+        number, result = found
+        return agreement, Model(result.flat, [p.client for p in result.plan.posted()], number + 1)
+    averaged = collective(store, agreement.signature, FedAvg(), refuse, agreement.limit)
+    if averaged is None:
+        raise FederationError(f"there is no usable update at {store.url} yet")
+    version = max(p.version for p in averaged.included)
+    return agreement, Model(averaged.flat, [p.client for p in averaged.included], version)
+
+
+def _member(store: Store, agreement: Agreement, posted: Posted) -> Member:
+    trouble, metrics = "", {}
+    try:
+        stored: Stored = open_update(store, posted, agreement.signature, agreement.limit, 0)
+        metrics = json.loads(stored.metadata.get("metrics", "{}"))
+    except Refused as refusal:
+        trouble = refusal.reason
+    except (StoreError, ValueError) as error:
+        trouble = str(error)
+    age = max(0.0, time.time() - posted.modified)
+    return Member(
+        posted.client,
+        posted.sequence,
+        posted.version,
+        age,
+        posted.examples,
+        posted.size,
+        metrics,
+        trouble,
+    )
