@@ -1,4 +1,4 @@
-"""Measure steps of a member in a process of its own: seconds, bytes read, memory above the model."""
+"""Measure a member in a process of its own: seconds, bytes read, memory above the model."""
 
 import argparse
 import json

@@ -165,8 +165,14 @@ def _pull(options: argparse.Namespace) -> int:
         staged.unlink(missing_ok=True)
         raise HublessError(f"cannot write {options.output}: {error}") from error
     if options.json:
-        document = {"output": str(options.output), "bytes": agreement.signature.size}
-        print(json.dumps({**document, **asdict(model), "flat": None, "refused": refused}))
+        document = {
+            "output": str(options.output),
+            "bytes": agreement.signature.size,
+            "version": model.version,
+            "clients": model.clients,
+            "refused": refused,
+        }
+        print(json.dumps(document))
     else:
         clients = len(model.clients)
         print(f"{options.output}: {_bytes(agreement.signature.size)}, from {clients} clients")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import median
 
 from hubless.errors import AlreadyExists, StoreError, Unsupported
@@ -90,9 +91,9 @@ def examine(store: Store, size: int = 16 << 20, tries: int = 5) -> Findings:
     large = f"{prefix}large"
     found = Findings()
     try:
-        puts = [_timed(lambda k=key: store.put(k, [b"hubless"])) for key in keys]
+        puts = [_timed(partial(store.put, key, [b"hubless"])) for key in keys]
         found = replace(found, can_write=True, put_seconds=median(puts))
-        gets = [_timed(lambda k=key: store.get(k)) for key in keys]
+        gets = [_timed(partial(store.get, key)) for key in keys]
         found = replace(found, can_read=True, get_seconds=median(gets))
         lists = [_timed(lambda: store.list(prefix)) for _ in range(tries)]
         complete = [entry.key for entry in store.list(prefix)] == keys

@@ -32,7 +32,7 @@ class FolderStore(Store):
     """
 
     request_bytes = 1 << 20
-    parallel = 2
+    parallel = 1
 
     def __init__(self, root: str | Path) -> None:
         self.root = Path(root).expanduser().absolute()
@@ -102,7 +102,7 @@ class FolderStore(Store):
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int]:
         try:
-            descriptor = os.open(self.root / check_key(key), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = os.open(f"{self.root}/{check_key(key)}", os.O_RDONLY | os.O_CLOEXEC)
         except FileNotFoundError:
             raise NotFound(f"there is no {key} in {self.root}", key) from None
         except OSError as error:
