@@ -5,6 +5,8 @@ HublessError
 ├── StoreError              a store said no, or nothing
 │   ├── NotFound            nothing under that key
 │   ├── AlreadyExists       create-only write of a key that is taken
+│   ├── WrongSize           an object that is shorter or longer than it should be
+│   ├── Denied              no such bucket, or no right to use it
 │   └── Unsupported         the store cannot do what was asked, ever
 ├── FederationError         this member cannot take part
 │   ├── BadName             a client name that cannot be a key
@@ -31,8 +33,11 @@ class StoreError(HublessError):
     """A store operation failed; `key` says on what."""
 
     def __init__(self, message: str, key: str = "") -> None:
-        super().__init__(message)
+        super().__init__(message, key)
         self.key = key
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class NotFound(StoreError):
@@ -41,6 +46,14 @@ class NotFound(StoreError):
 
 class AlreadyExists(StoreError):
     """A create-only write found its key taken."""
+
+
+class WrongSize(StoreError):
+    """The object is shorter or longer than what was asked for."""
+
+
+class Denied(StoreError):
+    """There is no such bucket, or these credentials may not use it."""
 
 
 class Unsupported(StoreError):
@@ -63,8 +76,11 @@ class SignatureMismatch(FederationError):
     """This member's model is not the federation's; `differences` lists each parameter."""
 
     def __init__(self, message: str, differences: list[str]) -> None:
-        super().__init__(message)
+        super().__init__(message, differences)
         self.differences = differences
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class NameTaken(FederationError):
@@ -75,8 +91,11 @@ class QuorumMissed(FederationError):
     """The deadline passed with too few updates; `missing` names who did not deliver."""
 
     def __init__(self, message: str, missing: list[str]) -> None:
-        super().__init__(message)
+        super().__init__(message, missing)
         self.missing = missing
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class UnsafeStore(FederationError):
@@ -87,7 +106,10 @@ class Refused(HublessError):
     """A peer's update was not let in; the run goes on without it."""
 
     def __init__(self, client: str, key: str, reason: str) -> None:
-        super().__init__(f"update of client {client!r} refused: {reason} (key {key})")
+        super().__init__(client, key, reason)
         self.client = client
         self.key = key
         self.reason = reason
+
+    def __str__(self) -> str:
+        return f"update of client {self.client!r} refused: {self.reason} (key {self.key})"

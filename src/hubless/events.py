@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import logging
+import math
+import numbers
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 logger = logging.getLogger("hubless")
 
@@ -28,7 +30,7 @@ class Event:
 
     def to_json(self) -> str:
         """One line that says everything."""
-        return json.dumps({"event": self.kind, **asdict(self)})
+        return json.dumps({"event": self.kind, **_plain(asdict(self))}, allow_nan=False)
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -116,6 +118,10 @@ class RefusedUpdate(Event):
     reason: str
     level = logging.WARNING
 
+    @property
+    def kind(self) -> str:
+        return "refused"
+
 
 @dataclass(frozen=True, kw_only=True)
 class Offline(Event):
@@ -161,3 +167,18 @@ def to_file(path: str | Path) -> Listener:
             file.write(event.to_json() + "\n")
 
     return write
+
+
+def _plain(value: Any) -> Any:
+    """As JSON can say it: numpy's numbers as Python's, and what is not finite as nothing."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, bool):
+        return value
+    if isinstance(value, numbers.Integral):
+        return int(value)
+    if isinstance(value, numbers.Real):
+        return float(value) if math.isfinite(value) else None
+    return value

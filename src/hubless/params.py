@@ -39,11 +39,10 @@ def to_numpy(name: str, array: object) -> NDArray[Any]:
     if isinstance(array, np.ndarray):
         return array
     if is_tensor(array):
-        tensor = cast("torch.Tensor", array).detach().cpu()
-        if str(tensor.dtype) == "torch.bfloat16":
-            # numpy has no bfloat16 of its own, so the bits travel as int16
-            return tensor.contiguous().view(_torch().int16).numpy().view(bfloat16())
-        return tensor.numpy()
+        try:
+            return _tensor_to_numpy(cast("torch.Tensor", array))
+        except (TypeError, RuntimeError, NotImplementedError) as error:
+            raise ParamsError(f"parameter {name!r} cannot be shared: {error}") from error
     if isinstance(array, (bool, int, float, np.generic)):
         return np.asarray(array)
     raise ParamsError(
@@ -55,12 +54,13 @@ def to_numpy(name: str, array: object) -> NDArray[Any]:
 def assign(target: torch.Tensor, values: NDArray[Any]) -> None:
     """Overwrite a tensor in place, on whatever device it lives."""
     torch = _torch()
+    values = values if values.flags.writeable else values.copy()
     with torch.no_grad():
         if str(target.dtype) == "torch.bfloat16":
-            bits = torch.from_numpy(np.ascontiguousarray(values).view(np.int16))
+            bits = torch.from_numpy(values.view(np.int16))
             target.copy_(bits.view(torch.bfloat16))
         else:
-            target.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+            target.copy_(torch.from_numpy(values))
 
 
 def bfloat16() -> np.dtype[Any]:
@@ -90,7 +90,8 @@ def scaled(array: A, weight: float) -> A:
     if is_tensor(array):
         return cast(A, array.to(_sum_dtype_torch(array)) * weight)
     dtype = _sum_dtype(array.dtype)
-    return cast(A, np.multiply(array, dtype.type(weight), dtype=dtype))
+    # numpy turns arrays without dimensions into scalars, which cannot be added to in place
+    return cast(A, np.asarray(np.multiply(array, dtype.type(weight), dtype=dtype, order="C")))
 
 
 def add_scaled(total: A, array: A, weight: float) -> None:
@@ -119,21 +120,26 @@ def settle(total: A, like: Array) -> A:
         like = cast("torch.Tensor", like)
         if total.dtype == like.dtype:
             return total
-        return cast(A, (total if is_floating(like) else total.round()).to(like.dtype))
+        if not is_floating(like):
+            total = total.round()
+            if str(like.dtype) != "torch.bool":
+                total = total.clamp(*_bounds(_torch().iinfo(like.dtype)))
+        return cast(A, total.to(like.dtype))
     dtype = cast(NDArray[Any], like).dtype
     if total.dtype == dtype:
         return total
     if dtype.kind in "iu":
-        bounds = np.iinfo(dtype)
-        total = np.clip(np.rint(total), bounds.min, bounds.max)
+        total = np.clip(np.rint(total), *_bounds(np.iinfo(dtype)))
     elif dtype.kind == "b":
         total = np.rint(total)
-    return cast(A, total.astype(dtype))
+    return cast(A, np.asarray(total.astype(dtype)))
 
 
 def zeros(array: A) -> A:
     """Zeros of the same shape, in the dtype that sums are kept in."""
-    return scaled(array, 0.0)
+    if is_tensor(array):
+        return cast(A, _torch().zeros_like(array, dtype=_sum_dtype_torch(array)))
+    return cast(A, np.zeros(array.shape, _sum_dtype(array.dtype)))
 
 
 def sign(array: A) -> A:
@@ -152,18 +158,18 @@ def sort_rows(array: A) -> A:
     return cast(A, array.sort(dim=0).values if is_tensor(array) else np.sort(array, axis=0))
 
 
-def norm(params: Params) -> float:
-    """The Euclidean length of all floating arrays together.
+def _tensor_to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
+    tensor = tensor.detach().cpu()
+    if str(tensor.dtype) == "torch.bfloat16":
+        # numpy has no bfloat16 of its own, so the bits travel as int16
+        return tensor.contiguous().view(_torch().int16).numpy().view(bfloat16())
+    return tensor.numpy()
 
-    >>> norm({"w": np.array([3.0]), "b": np.array([4.0]), "steps": np.array(9)})
-    5.0
-    """
-    squares = 0.0
-    for array in params.values():
-        if is_floating(array):
-            wide = scaled(array, 1.0)
-            squares += float((wide * wide).sum())
-    return float(squares**0.5)
+
+def _bounds(info: Any) -> tuple[float, float]:
+    """The range of an integer type as floats that convert back without overflowing."""
+    high = float(info.max)
+    return float(info.min), high if high <= info.max else float(np.nextafter(high, 0))
 
 
 def _torch() -> ModuleType:

@@ -84,6 +84,8 @@ class Signature:
         specs: list[Spec] = []
         start = 0
         order = list(_DTYPES)
+        if "__metadata__" in shapes:
+            raise ParamsError("a parameter cannot be called '__metadata__': safetensors uses that")
         for name in sorted(shapes, key=lambda n: (order.index(shapes[n][0]), n)):
             tag, shape = shapes[name]
             stop = start + int(np.prod(shape, dtype=np.int64)) * _DTYPES[tag][1]

@@ -25,12 +25,23 @@ class Update:
     version: int = 0
 
     def __post_init__(self) -> None:
-        check_examples(self.examples)
+        object.__setattr__(self, "examples", whole_examples(self.examples))
 
 
-def check_examples(examples: int) -> None:
-    """Refuse a number of examples that cannot weigh anything."""
-    if isinstance(examples, bool) or int(examples) != examples or examples < 0:
-        raise ParamsError(f"examples must be a whole number of at least 0, not {examples!r}")
-    if examples >= 10**15:
+def whole_examples(examples: float) -> int:
+    """A number of examples as a whole number, or an error where it is none.
+
+    >>> whole_examples(3.0)
+    3
+    """
+    try:
+        whole = -1 if isinstance(examples, (bool, str)) else int(examples)
+        if whole < 0 or whole != examples:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ParamsError(
+            f"examples must be a whole number of at least 0, not {examples!r}"
+        ) from None
+    if whole >= 10**15:
         raise ParamsError(f"examples={examples} is not a plausible number of examples")
+    return whole

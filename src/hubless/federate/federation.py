@@ -30,7 +30,7 @@ from hubless.signature import Signature
 from hubless.store import codec
 from hubless.store.base import Bytes
 from hubless.store.reliable import Reliable
-from hubless.update import check_examples
+from hubless.update import whole_examples
 
 KEPT_UPDATES = 2
 """A member's newest updates stay: a peer may be reading the one before the last."""
@@ -95,7 +95,7 @@ class Federation(ABC):
         `every` or `participation` set at join, a call may leave the model as it is.
         """
         self._check_open()
-        check_examples(examples)
+        examples = whole_examples(examples)
         noted = {name: float(value) for name, value in (metrics or {}).items()}
         self._calls += 1
         if self._calls % self.terms.every:

@@ -26,6 +26,7 @@ M = TypeVar("M", bound=Model)
 def shared_params(model: Model, patterns: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
     """The arrays to be shared, by name, without copying where that is possible.
 
+    >>> import numpy as np
     >>> shared_params({"body.w": np.ones(2), "head.w": np.ones(2)}, ["body.*"])
     {'body.w': array([1., 1.])}
     """

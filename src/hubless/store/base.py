@@ -42,13 +42,13 @@ class Store(ABC):
 
     @abstractmethod
     def get(self, key: str, limit: int = 1 << 20) -> bytes:
-        """The whole object, which must not be larger than `limit`; NotFound where there is none."""
+        """The whole object; WrongSize where it is larger than `limit`, NotFound where none is."""
 
     @abstractmethod
     def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
         """The bytes from `start` up to `stop`, in `into` where the store can use it.
 
-        StoreError where the object is shorter, NotFound where there is none.
+        WrongSize where the object is shorter, NotFound where there is none.
         """
 
     @abstractmethod
@@ -62,6 +62,13 @@ class Store(ABC):
     def close(self) -> None:
         """Give back what the store holds open."""
         return None
+
+
+def check_prefix(prefix: str) -> str:
+    """Refuse prefixes that would also match what only starts alike (`run1` and `run10`)."""
+    if prefix and not prefix.endswith("/"):
+        raise ValueError(f"a prefix ends in '/', {prefix!r} does not")
+    return prefix
 
 
 def check_key(key: str) -> str:

@@ -70,13 +70,13 @@ def decode_header(raw: Bytes, signature: Signature) -> dict[str, str]:
 
 def describe(raw: Bytes, size: int, signature: Signature) -> str:
     """Why an object of `size` bytes that starts with `raw` cannot be an update, in words."""
-    head = bytes(raw[:2])
-    if head[:1] == b"\x80" and head[1:2] in b"\x02\x03\x04\x05":
-        return "it is a pickle, and hubless never loads pickles"
-    if head == b"PK":
-        return "it is a zip archive (a torch or numpy file?), not safetensors"
     announced = int.from_bytes(raw[:8], "little")
-    if len(raw) < 8 or announced > header_limit(signature):
+    if len(raw) < 9 or announced > header_limit(signature) or bytes(raw[8:9]) != b"{":
+        head = bytes(raw[:2])
+        if len(head) == 2 and head[:1] == b"\x80" and head[1:] in b"\x02\x03\x04\x05":
+            return "it is a pickle, and hubless never loads pickles"
+        if head == b"PK":
+            return "it is a zip archive (a torch or numpy file?), not safetensors"
         return f"its {size} bytes are not safetensors"
     if len(raw) >= 8 + announced:
         try:

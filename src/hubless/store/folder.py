@@ -16,11 +16,12 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from hubless.errors import AlreadyExists, NotFound, StoreError, Unsupported
-from hubless.store.base import Bytes, Entry, Store, check_key
+from hubless.errors import AlreadyExists, NotFound, StoreError, Unsupported, WrongSize
+from hubless.store.base import Bytes, Entry, Store, check_key, check_prefix
 
 _STAGING = ".staging"
 _ABANDONED_SECONDS = 24 * 3600
+_ATTEMPTS = 200
 _counter = itertools.count()
 
 
@@ -39,13 +40,15 @@ class FolderStore(Store):
         self.url = self.root.as_uri()
         self._host = re.sub(r"\W", "_", socket.gethostname())
         try:
-            (self.root / _STAGING).mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise StoreError(f"cannot use folder {self.root}: {error}") from error
         self._collect_abandoned()
 
     def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
         target = self.root / check_key(key)
+        if _STAGING in target.parts:
+            raise ValueError(f"{key!r} is not a key: {_STAGING} is where writes are prepared")
         staged = self.root / _STAGING / f"{self._host}-{os.getpid()}-{next(_counter)}"
         try:
             _write(staged, parts)
@@ -61,9 +64,9 @@ class FolderStore(Store):
     def get(self, key: str, limit: int = 1 << 20) -> bytes:
         with self._opened(key) as descriptor:
             size = os.fstat(descriptor).st_size
-            if size > limit:
-                raise StoreError(f"{key} has {size} bytes, more than the {limit} expected", key)
-            return os.pread(descriptor, size, 0)
+        if size > limit:
+            raise WrongSize(f"{key} has {size} bytes, more than the {limit} expected", key)
+        return bytes(self.read(key, 0, size))
 
     def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
         target = into[: stop - start] if into is not None else memoryview(bytearray(stop - start))
@@ -72,15 +75,15 @@ class FolderStore(Store):
             while done < len(target):
                 count = os.preadv(descriptor, [target[done:]], start + done)
                 if count == 0:
-                    raise StoreError(f"{key} ends at byte {start + done}, before {stop}", key)
+                    raise WrongSize(f"{key} ends at byte {start + done}, before {stop}", key)
                 done += count
         return target
 
     def list(self, prefix: str) -> list[Entry]:
-        if prefix and not prefix.endswith("/"):
-            raise ValueError(f"a prefix ends in '/', {prefix!r} does not")
         try:
-            entries = list(self._walk(prefix))
+            entries = list(self._walk(check_prefix(prefix)))
+            if not entries:
+                os.stat(self.root)  # a share that went away is not an empty one
         except OSError as error:
             raise StoreError(f"cannot list {self.root / prefix}: {error}", prefix) from error
         return sorted(entries, key=lambda entry: entry.key)
@@ -103,12 +106,14 @@ class FolderStore(Store):
     def _opened(self, key: str) -> Iterator[int]:
         try:
             descriptor = os.open(f"{self.root}/{check_key(key)}", os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError:
+        except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"there is no {key} in {self.root}", key) from None
         except OSError as error:
             raise StoreError(f"cannot read {self.root / key}: {error}", key) from error
         try:
             yield descriptor
+        except IsADirectoryError:
+            raise NotFound(f"{self.root / key} is a folder, not an object", key) from None
         except OSError as error:
             raise StoreError(f"cannot read {self.root / key}: {error}", key) from error
         finally:
@@ -133,16 +138,17 @@ class FolderStore(Store):
 
     def _collect_abandoned(self) -> None:
         """Remove what writers that were killed left in the staging folder."""
-        for path in (self.root / _STAGING).iterdir():
-            host, _, rest = path.name.partition("-")
-            process = rest.partition("-")[0]
-            with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError):
+            for path in (self.root / _STAGING).iterdir():
+                host, _, rest = path.name.partition("-")
+                process = rest.partition("-")[0]
                 dead = host == self._host and process.isdigit() and not _is_alive(int(process))
                 if dead or time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                     path.unlink(missing_ok=True)
 
 
 def _write(path: Path, parts: Sequence[Bytes]) -> None:
+    path.parent.mkdir(exist_ok=True)
     with open(path, "wb", buffering=0) as file:
         for part in parts:
             view = memoryview(part).cast("B")
@@ -151,7 +157,7 @@ def _write(path: Path, parts: Sequence[Bytes]) -> None:
 
 
 def _place(staged: Path, target: Path, create: bool) -> None:
-    for attempt in range(20):
+    for attempt in range(_ATTEMPTS):
         try:
             if not create:
                 os.replace(staged, target)
@@ -159,10 +165,12 @@ def _place(staged: Path, target: Path, create: bool) -> None:
                 os.link(staged, target)
             return
         except FileNotFoundError:
-            # not made yet, or an owner removed the emptied folder just now
-            if attempt == 19:
+            # not made yet, or an owner removed the emptied folder just now: again and again, if
+            # need be, as mkdir itself trips over folders that come and go
+            if attempt == _ATTEMPTS - 1:
                 raise
-            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                target.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             if create and error.errno in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
                 raise Unsupported(

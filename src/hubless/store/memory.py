@@ -6,8 +6,8 @@ import threading
 import time
 from collections.abc import Sequence
 
-from hubless.errors import AlreadyExists, NotFound, StoreError
-from hubless.store.base import Bytes, Entry, Store, check_key
+from hubless.errors import AlreadyExists, NotFound, WrongSize
+from hubless.store.base import Bytes, Entry, Store, check_key, check_prefix
 
 _named: dict[str, MemoryStore] = {}
 _lock = threading.Lock()
@@ -45,16 +45,17 @@ class MemoryStore(Store):
     def get(self, key: str, limit: int = 1 << 20) -> bytes:
         body = self._body(key)
         if len(body) > limit:
-            raise StoreError(f"{key} has {len(body)} bytes, more than the {limit} expected", key)
+            raise WrongSize(f"{key} has {len(body)} bytes, more than the {limit} expected", key)
         return body
 
     def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
         body = self._body(key)
         if stop > len(body):
-            raise StoreError(f"{key} ends at byte {len(body)}, before {stop}", key)
+            raise WrongSize(f"{key} ends at byte {len(body)}, before {stop}", key)
         return memoryview(body)[start:stop]
 
     def list(self, prefix: str) -> list[Entry]:
+        check_prefix(prefix)
         with self._lock:
             return [
                 Entry(key, len(body), modified)

@@ -12,21 +12,32 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from hubless.errors import AlreadyExists, NotFound, StoreError, Unsupported
-from hubless.store.base import Bytes, Entry, Store, check_key
+from hubless.errors import AlreadyExists, Denied, NotFound, StoreError, Unsupported, WrongSize
+from hubless.store.base import Bytes, Entry, Store, check_key, check_prefix
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Bucket
 
 _PART_BYTES = 8 << 20
+_process = 0
 _CLIENT_OPTIONS = {
     "allow_http",
     "allow_invalid_certificates",
     "connect_timeout",
+    "default_content_type",
+    "default_headers",
+    "http1_only",
+    "http2_keep_alive_interval",
+    "http2_keep_alive_timeout",
+    "http2_keep_alive_while_idle",
+    "http2_only",
     "pool_idle_timeout",
+    "pool_max_idle_per_host",
     "proxy_ca_certificate",
     "proxy_excludes",
     "proxy_url",
+    "randomize_addresses",
+    "read_timeout",
     "root_certificate",
     "timeout",
     "user_agent",
@@ -45,8 +56,8 @@ class ObjectStore(Store):
         self, url: str, endpoint: str | None = None, options: Mapping[str, str] | None = None
     ) -> None:
         self.url = url.rstrip("/")
-        self._process = os.getpid()
-        config = dict(options or {})
+        _check_not_forked(self.url)
+        config = {key.lower(): value for key, value in (options or {}).items()}
         if endpoint:
             config["base_url" if url.startswith("gs:") else "endpoint"] = endpoint
         self._ranges = True
@@ -58,7 +69,7 @@ class ObjectStore(Store):
         import obstore
 
         size = sum(len(memoryview(part).cast("B")) for part in parts)
-        with self._translated(key):
+        with self._translated(key, writing=True):
             if create or size <= _PART_BYTES:
                 # multipart uploads cannot be conditional, so a create-only object goes in one piece
                 body = b"".join(parts)
@@ -80,7 +91,7 @@ class ObjectStore(Store):
             result = obstore.get(self._alive(), check_key(key))
             if result.meta["size"] > limit:
                 size = result.meta["size"]
-                raise StoreError(f"{key} has {size} bytes, more than the {limit} expected", key)
+                raise WrongSize(f"{key} has {size} bytes, more than the {limit} expected", key)
             return bytes(result.bytes())
 
     def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
@@ -98,14 +109,16 @@ class ObjectStore(Store):
             return self._from_whole(key, start, stop)
         view = memoryview(body)
         if len(view) != stop - start:
-            raise StoreError(f"{key} ends at byte {start + len(view)}, before {stop}", key)
+            raise WrongSize(f"{key} ends at byte {start + len(view)}, before {stop}", key)
         return view
 
     def list(self, prefix: str) -> list[Entry]:
         import obstore
 
         with self._translated(prefix):
-            found = obstore.list(self._alive(), prefix or None, chunk_size=1000).collect()
+            found = obstore.list(
+                self._alive(), check_prefix(prefix) or None, chunk_size=1000
+            ).collect()
             return sorted(
                 (Entry(m["path"], m["size"], m["last_modified"].timestamp()) for m in found),
                 key=lambda entry: entry.key,
@@ -128,26 +141,22 @@ class ObjectStore(Store):
                 self._whole = key, self.get(key, limit=1 << 62)
             body = self._whole[1]
         if stop > len(body):
-            raise StoreError(f"{key} ends at byte {len(body)}, before {stop}", key)
+            raise WrongSize(f"{key} ends at byte {len(body)}, before {stop}", key)
         return memoryview(body)[start:stop]
 
     def _alive(self) -> Bucket:
-        if os.getpid() != self._process:
-            raise StoreError(
-                f"this process was forked after {self.url} was opened, and its connections did "
-                "not survive that: start processes with spawn or forkserver, or join afterwards"
-            )
+        _check_not_forked(self.url)
         return self._bucket
 
-    def _translated(self, key: str) -> _Translated:
-        return _Translated(self.url, key)
+    def _translated(self, key: str, writing: bool = False) -> _Translated:
+        return _Translated(self.url, key, writing)
 
 
 class _Translated:
     """Turns obstore's exceptions into ours."""
 
-    def __init__(self, url: str, key: str) -> None:
-        self.url, self.key = url, key
+    def __init__(self, url: str, key: str, writing: bool) -> None:
+        self.url, self.key, self.writing = url, key, writing
 
     def __enter__(self) -> None:
         return None
@@ -159,13 +168,29 @@ class _Translated:
 
         where = f"{self.url}/{self.key}"
         if isinstance(error, (FileNotFoundError, exceptions.NotFoundError)):
+            if self.writing:
+                bucket = "/".join(self.url.split("/")[:3])
+                raise Denied(f"cannot write {where}: there is no bucket {bucket}", self.key)
             raise NotFound(f"there is no {where}", self.key) from error
+        if isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)):
+            raise Denied(f"{where}: {_first_lines(error)}", self.key) from error
         if isinstance(error, exceptions.AlreadyExistsError):
             raise AlreadyExists(f"{where} exists already", self.key) from error
         if isinstance(error, (exceptions.NotSupportedError, NotImplementedError)):
             raise Unsupported(f"{where}: {error}", self.key) from error
         if isinstance(error, (exceptions.BaseError, OSError)):
             raise StoreError(f"{where}: {_first_lines(error)}", self.key) from error
+
+
+def _check_not_forked(url: str) -> None:
+    """Raise where a call would hang: obstore's threads do not survive a fork."""
+    global _process
+    _process = _process or os.getpid()
+    if os.getpid() != _process:
+        raise Unsupported(
+            f"{url} cannot be used here: this process was forked after a bucket was opened, and "
+            "the connections do not survive that. Start processes with spawn or forkserver"
+        )
 
 
 def _open(url: str, config: dict[str, str]) -> Bucket:

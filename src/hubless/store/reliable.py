@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
-from hubless.errors import AlreadyExists, NotFound, StoreError, Unsupported
+from hubless.errors import AlreadyExists, Denied, NotFound, StoreError, Unsupported, WrongSize
 from hubless.patience import Clock, SystemClock, pauses
 from hubless.store.base import Bytes, Entry, Store
 
@@ -51,16 +51,18 @@ class Reliable(Store):
     def _create(self, key: str, parts: Sequence[Bytes]) -> None:
         try:
             self.store.put(key, parts, create=True)
-        except Unsupported:
+        except (Unsupported, Denied):
             raise
         except StoreError as error:
             # even "exists already" may be our own write, whose answer was lost on the way
             body = b"".join(parts)
             try:
-                found = self.store.get(key, max(1 << 20, len(body)))
+                ours = self.store.get(key, len(body)) == body
             except NotFound:
                 raise error from None
-            if found != body:
+            except WrongSize:
+                ours = False
+            if not ours:
                 raise AlreadyExists(f"{key} exists already", key) from error
 
     def _again(self, operation: Callable[[], T], key: str) -> T:
@@ -70,7 +72,7 @@ class Reliable(Store):
             try:
                 tries += 1
                 return operation()
-            except (NotFound, AlreadyExists, Unsupported):
+            except (NotFound, AlreadyExists, WrongSize, Denied, Unsupported):
                 raise
             except StoreError as error:
                 failure = error

@@ -24,6 +24,4 @@ class FedAsync(Strategy):
         a: float = 0.5,
         b: float = 4.0,
     ) -> None:
-        if not 0 < share <= 1:
-            raise ValueError(f"share is how much of a fresh peer is mixed in, in (0, 1]: {share}")
         super().__init__(Mixing(share, Decay(decay, a, b)), Mean(), Replace())

@@ -33,6 +33,10 @@ class Capped:
 
     most: float
 
+    def __post_init__(self) -> None:
+        if self.most <= 0:
+            raise ValueError(f"the most that a client may count for is above 0, not {self.most}")
+
     def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
         return np.minimum(examples, self.most)
 
@@ -85,6 +89,12 @@ class Mixing:
 
     share: float
     decay: Decay
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ValueError(
+                f"share is how much of a fresh peer is mixed in, in (0, 1], not {self.share}"
+            )
 
     def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
         if own is None:

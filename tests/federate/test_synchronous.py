@@ -1,0 +1,238 @@
+"""Synchronous mode: rounds that end, that all end alike, and that nobody can hold up for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import hubless
+from hubless import events
+from hubless.errors import QuorumMissed
+from hubless.federate.rounds import parse_rounds
+from hubless.store.folder import FolderStore
+from hubless.store.memory import MemoryStore
+from hubless.store.metered import Metered
+from hubless.update import Update
+
+
+def params(value: float, size: int = 1_400_000) -> dict[str, Any]:
+    """Over five blocks of float32, and a counter."""
+    return {"w": np.full(size, value, np.float32), "steps": np.array(int(10 * value))}
+
+
+def together(count: int, job: Callable[[int], Any]) -> list[Any]:
+    """Run all at once; the first failure is raised without waiting for who waits for it."""
+    pool = ThreadPoolExecutor(count)
+    try:
+        futures = [pool.submit(job, i) for i in range(count)]
+        for future in as_completed(futures, timeout=100):
+            future.result()
+        return [future.result() for future in futures]
+    finally:
+        pool.shutdown(wait=False)
+
+
+@pytest.mark.parametrize("name", sorted(hubless.strategy.named()))
+def test_all_members_end_every_round_with_what_the_strategy_gives(
+    name: str, tmp_path: Path
+) -> None:
+    strategy = hubless.strategy.named()[name]()
+    rng = np.random.default_rng(5)
+    trained = [
+        [{"w": rng.normal(size=700_000).astype(np.float32), "n": np.array(i)} for i in range(3)]
+        for _ in range(3)
+    ]
+
+    def member(index: int) -> list[dict[str, Any]]:
+        with hubless.join(
+            tmp_path, f"m{index}", mode="sync", members=3, strategy=strategy
+        ) as joined:
+            return [joined.step(trained[r][index], examples=10 + index) for r in range(3)]
+
+    results = together(3, member)
+    expected, state = None, None
+    for r in range(3):
+        updates = [Update(f"m{i}", trained[r][i], 10 + i, version=r) for i in range(3)]
+        expected, state = strategy.aggregate(updates, expected, state)
+        for result in results:
+            assert result[r]["w"].tobytes() == results[0][r]["w"].tobytes()
+            assert np.allclose(result[r]["w"], expected["w"], atol=1e-5)
+            assert result[r]["n"] == expected["n"]
+
+
+def test_two_models_of_download_per_member_at_any_number_of_members(tmp_path: Path) -> None:
+    size = 4_000_000
+
+    def member(index: int) -> tuple[int, int]:
+        store = Metered(FolderStore(tmp_path))
+        with hubless.join(store, f"m{index}", mode="sync", members=8) as joined:
+            store.bytes_down = store.bytes_up = 0
+            joined.step(params(float(index), size), examples=1)
+            return store.bytes_down, store.bytes_up
+
+    for down, up in together(8, member):
+        assert down <= 2.0 * 4 * size
+        assert up <= 1.2 * 4 * size
+
+
+def test_a_round_closes_with_a_quorum_at_the_deadline_and_the_late_one_joins_the_next(
+    tmp_path: Path,
+) -> None:
+    names = ["a", "b", "c"]
+    said: list[events.Event] = []
+    closed = threading.Event()
+
+    def member(index: int) -> list[float]:
+        with hubless.join(
+            tmp_path,
+            names[index],
+            mode="sync",
+            members=names,
+            quorum=2,
+            deadline=0.3,
+            on_event=said.append if index == 2 else (),
+        ) as joined:
+            if index == 2:
+                assert closed.wait(60)
+                # as if it had looked before the others closed the round
+                return [_step_late(joined, 0, params(9.0))]
+            first = joined.step(params(float(index)), examples=1)
+            closed.set()
+            second = joined.step(params(float(index)), examples=1)
+            return [float(first["w"][0]), float(second["w"][0])]
+
+    results = together(3, member)
+    assert results[0][0] == results[1][0] == 0.5
+    assert len({results[0][1], results[1][1], results[2][0]}) == 1
+    assert any(isinstance(e, events.Late) for e in said)
+
+
+def _step_late(joined: Any, number: int, mine: dict[str, Any]) -> float:
+    looked = joined._look
+
+    def before() -> dict[int, Any]:
+        joined._look = looked
+        return {n: r for n, r in looked().items() if n < number}
+
+    joined._look = before
+    return float(joined.step(mine, examples=1)["w"][0])
+
+
+def test_too_few_members_end_in_an_error_that_names_who_is_missing(tmp_path: Path) -> None:
+    with hubless.join(
+        tmp_path, "a", mode="sync", members=["a", "b", "c"], quorum=2, deadline=0.2
+    ) as a:
+        mine = params(1.0, 10)
+        with pytest.raises(QuorumMissed, match="1 of the 2.*missing: b, c.*untouched") as raised:
+            a.step(mine, examples=1)
+        assert raised.value.missing == ["b", "c"]
+        assert (mine["w"] == 1.0).all()
+
+
+def test_a_missed_quorum_can_be_waited_for_again(tmp_path: Path) -> None:
+    def join(client: str) -> hubless.Federation:
+        return hubless.join(tmp_path, client, mode="sync", members=2, deadline=0.3)
+
+    with join("a") as a, join("b") as b:
+        with pytest.raises(QuorumMissed, match="1 not seen yet"):
+            a.step(params(1.0), examples=1)
+        results = together(2, lambda i: (a, b)[i].step(params(float(i)), examples=1))
+        assert np.allclose(results[0]["w"], 0.5)
+        assert np.allclose(results[1]["w"], 0.5)
+
+
+def test_a_slice_whose_owner_died_is_computed_by_the_others(tmp_path: Path) -> None:
+    names = ["a", "b", "c"]
+
+    def join(client: str) -> Any:
+        joined = hubless.join(tmp_path, client, mode="sync", members=names, deadline=60.0)
+        joined.help_after = 0.2  # type: ignore[attr-defined]
+        return joined
+
+    dead = join("c")
+
+    class Died(BaseException):
+        pass
+
+    def die(*_: Any) -> None:
+        raise Died
+
+    dead._await_plan = die
+    with pytest.raises(Died):
+        dead.step(params(2.0), examples=1)
+    results = together(2, lambda i: join(names[i]).step(params(float(i)), examples=1))
+    assert np.allclose(results[0]["w"], 1.0)
+    assert results[0]["w"].tobytes() == results[1]["w"].tobytes()
+
+
+@pytest.mark.parametrize("strategy", [hubless.FedAvg(), hubless.FedAdam()])
+def test_a_member_that_returns_continues_from_the_last_round(
+    strategy: hubless.Strategy, tmp_path: Path
+) -> None:
+    def join(client: str) -> hubless.Federation:
+        return hubless.join(tmp_path, client, mode="sync", members=2, strategy=strategy)
+
+    a, b = join("a"), join("b")
+    expected, state = None, None
+    results: list[Any] = []
+    for r in range(4):
+        if r == 2:
+            a.close()
+            a = join("a")
+            assert np.array_equal(a.pull(params(0.0))["w"], results[0]["w"])
+        trained = [params(float(r)), params(float(r + 2))]
+        results = together(2, lambda i, t=trained: (a, b)[i].step(t[i], examples=1))  # noqa: B023
+        updates = [Update("ab"[i], trained[i], 1, version=r) for i in range(2)]
+        expected, state = strategy.aggregate(updates, expected, state)
+        for result in results:
+            assert np.allclose(result["w"], expected["w"], atol=1e-6)
+
+
+def test_rounds_that_are_over_are_collected(tmp_path: Path) -> None:
+    def member(index: int) -> None:
+        with hubless.join(tmp_path, f"m{index}", mode="sync", members=3) as joined:
+            for r in range(6):
+                joined.step(params(float(r)), examples=1)
+
+    together(3, member)
+    rounds = parse_rounds(FolderStore(tmp_path).list("rounds/"))
+    assert max(rounds) == 5
+    assert all(len(rounds[n].updates) == 0 for n in rounds if n < 3)
+    assert min(rounds) >= 2
+
+
+def test_the_result_reaches_somebody_who_only_looks(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    def member(index: int) -> None:
+        with hubless.join(store, f"m{index}", mode="sync", members=2) as joined:
+            joined.step(params(float(index)), examples=1)
+
+    together(2, member)
+    with hubless.join(store, "m2", mode="sync", members=2) as joined:
+        assert np.allclose(joined.pull(params(9.0))["w"], 0.5)
+
+
+def test_a_slice_that_was_damaged_is_computed_again(tmp_path: Path) -> None:
+    store = MemoryStore()
+
+    def member(index: int) -> None:
+        with hubless.join(store, f"m{index}", mode="sync", members=2) as joined:
+            joined.step(params(float(index)), examples=1)
+
+    together(2, member)
+    (damaged, *_) = [e for e in store.list("rounds/") if "/slices-" in e.key]
+    body = bytearray(store.get(damaged.key, 1 << 30))
+    body[-5] ^= 255
+    store.put(damaged.key, [body])
+    said: list[events.Event] = []
+    with hubless.join(store, "m0", mode="sync", members=2, on_event=said.append) as joined:
+        assert np.allclose(joined.pull(params(9.0))["w"], 0.5)
+    (refused,) = [e for e in said if isinstance(e, events.RefusedUpdate)]
+    assert refused.key == damaged.key

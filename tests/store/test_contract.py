@@ -1,0 +1,83 @@
+"""Every store there is keeps the store contract, on real servers where there are such."""
+
+from __future__ import annotations
+
+import uuid
+from pathlib import Path
+
+import pytest
+from tests.support.servers import Server
+
+from hubless.store import open_store
+from hubless.store.base import Store
+from hubless.store.folder import FolderStore
+from hubless.store.memory import MemoryStore
+from hubless.store.object import ObjectStore
+from hubless.testing import StoreContract
+
+
+def _fresh(server: Server) -> ObjectStore:
+    return ObjectStore(f"{server.url}/{uuid.uuid4().hex}", options=server.options)
+
+
+class TestMemoryStore(StoreContract):
+    @pytest.fixture
+    def store(self) -> Store:
+        return MemoryStore()
+
+
+class TestFolderStore(StoreContract):
+    @pytest.fixture
+    def store(self, tmp_path: Path) -> Store:
+        return FolderStore(tmp_path / "run")
+
+
+@pytest.mark.xdist_group("seaweedfs")
+class TestObjectStoreOnSeaweedFS(StoreContract):
+    @pytest.fixture
+    def store(self, seaweedfs_server: Server) -> Store:
+        return _fresh(seaweedfs_server)
+
+
+@pytest.mark.xdist_group("moto")
+class TestObjectStoreOnMoto(StoreContract):
+    @pytest.fixture
+    def store(self, moto_server: Server) -> Store:
+        return _fresh(moto_server)
+
+
+@pytest.mark.xdist_group("azurite")
+class TestObjectStoreOnAzurite(StoreContract):
+    @pytest.fixture
+    def store(self, azurite_server: Server) -> Store:
+        return _fresh(azurite_server)
+
+
+@pytest.mark.xdist_group("rclone")
+class TestObjectStoreOnRclone(StoreContract):
+    conditional = False
+
+    @pytest.fixture
+    def store(self, rclone_server: Server) -> Store:
+        return _fresh(rclone_server)
+
+
+@pytest.mark.xdist_group("moto")
+def test_a_bucket_opens_by_its_address_and_a_separate_endpoint(moto_server: Server) -> None:
+    url = f"{moto_server.url}/{uuid.uuid4().hex}"
+    options = {name: value for name, value in moto_server.options.items() if name != "endpoint"}
+    opened = open_store(url, endpoint=moto_server.endpoint, options=options)
+    opened.put("a/b", [b"hello"])
+    assert isinstance(opened, ObjectStore)
+    assert ObjectStore(url, options=moto_server.options).get("a/b") == b"hello"
+
+
+@pytest.mark.xdist_group("azurite")
+def test_an_azure_container_opens_by_its_address_and_a_separate_endpoint(
+    azurite_server: Server,
+) -> None:
+    url = f"{azurite_server.url}/{uuid.uuid4().hex}"
+    options = dict(azurite_server.options)
+    opened = open_store(url, endpoint=options.pop("endpoint"), options=options)
+    opened.put("a/b", [b"hello"])
+    assert ObjectStore(url, options=azurite_server.options).get("a/b") == b"hello"

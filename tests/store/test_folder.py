@@ -1,0 +1,287 @@
+"""Folders: killed writers, missing permissions, forks, odd paths and folders that go away."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from hubless.errors import NotFound, StoreError
+from hubless.store import open_store
+from hubless.store.folder import FolderStore
+
+# A put whose second part never comes: the process is certain to be in the middle of it.
+_STUCK_PUT = """
+import sys, threading
+from hubless.store.folder import FolderStore
+
+class Stuck(list):
+    def __iter__(self):
+        yield b"x" * 100_000
+        print("in the middle", flush=True)
+        threading.Event().wait()
+
+FolderStore(sys.argv[1]).put("updates/a/1", Stuck(), create=sys.argv[2] == "create")
+"""
+
+
+@contextlib.contextmanager
+def _stuck_writer(root: Path, how: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", _STUCK_PUT, str(root), how]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "in the middle\n"
+            yield process
+        finally:
+            process.kill()
+
+
+def _staged(root: Path) -> list[Path]:
+    return list((root / ".staging").iterdir())
+
+
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that any user of the machine can reach, unlike pytest's own."""
+    with tempfile.TemporaryDirectory() as name:
+        os.chmod(name, 0o755)
+        yield Path(name)
+
+
+@contextlib.contextmanager
+def _ordinary_user() -> Iterator[None]:
+    """Root may write anywhere, so permissions are only seen by somebody else."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.mark.parametrize("how", ["overwrite", "create"])
+def test_what_a_killed_writer_left_is_collected_by_the_next_to_open(
+    tmp_path: Path, how: str
+) -> None:
+    with _stuck_writer(tmp_path, how) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert [path.stat().st_size for path in _staged(tmp_path)] == [100_000]
+    store = FolderStore(tmp_path)
+    assert _staged(tmp_path) == []
+    assert store.list("") == []
+    store.put("updates/a/1", [b"again"], create=True)
+    assert store.get("updates/a/1") == b"again"
+
+
+def test_what_a_live_writer_has_staged_is_left_alone_and_unseen(tmp_path: Path) -> None:
+    with _stuck_writer(tmp_path, "overwrite"):
+        store = FolderStore(tmp_path)
+        assert len(_staged(tmp_path)) == 1
+        assert store.list("") == []
+        with pytest.raises(NotFound):
+            store.get("updates/a/1")
+
+
+def test_what_a_writer_elsewhere_left_is_collected_after_a_day(tmp_path: Path) -> None:
+    (tmp_path / ".staging").mkdir()
+    fresh = tmp_path / ".staging" / "elsewhere-1-0"
+    old = tmp_path / ".staging" / "elsewhere-1-1"
+    for path in (fresh, old):
+        path.write_bytes(b"x")
+    os.utime(old, (0, 0))
+    FolderStore(tmp_path)
+    assert _staged(tmp_path) == [fresh]
+
+
+def test_a_put_that_succeeded_or_failed_leaves_nothing_staged(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put("a", [b"1"])
+    with pytest.raises(StoreError):
+        store.put("a", [b"2"], create=True)
+    with pytest.raises(StoreError):
+        store.put("a/b", [b"3"])
+    assert _staged(tmp_path) == []
+
+
+def test_a_folder_without_write_permission_is_a_clear_error(open_folder: Path) -> None:
+    locked = open_folder / "locked"
+    locked.mkdir()
+    locked.chmod(0o555)
+    with _ordinary_user(), pytest.raises(StoreError) as raised:
+        FolderStore(locked).put("key", [b"x"])
+    assert str(locked) in str(raised.value)
+    assert "Permission denied" in str(raised.value)
+    assert isinstance(raised.value.__cause__, PermissionError)
+
+
+def test_permission_lost_while_running_is_a_clear_error_naming_the_key(open_folder: Path) -> None:
+    store = FolderStore(open_folder)
+    store.put("mine/1", [b"x"])
+    with _ordinary_user():
+        if os.geteuid() != 65534:
+            (open_folder / ".staging").chmod(0o555)
+            (open_folder / "mine").chmod(0o555)
+        assert store.get("mine/1") == b"x"
+        with pytest.raises(StoreError, match=r"cannot write .*Permission denied") as writing:
+            store.put("mine/2", [b"x"])
+        with pytest.raises(StoreError, match=r"cannot delete .*Permission denied") as deleting:
+            store.delete(["mine/1"])
+    assert (writing.value.key, deleting.value.key) == ("mine/2", "mine/1")
+    for folder in (".staging", "mine"):
+        (open_folder / folder).chmod(0o755)
+
+
+def test_somebody_elses_private_staging_folder_is_a_clear_error(open_folder: Path) -> None:
+    staging = open_folder / ".staging"
+    staging.mkdir()
+    staging.chmod(0o000 if os.geteuid() else 0o700)
+    try:
+        with _ordinary_user(), pytest.raises(StoreError, match="Permission denied"):
+            FolderStore(open_folder).put("mine", [b"x"])
+    finally:
+        staging.chmod(0o755)
+
+
+def test_a_file_in_place_of_the_folder_is_a_clear_error(tmp_path: Path) -> None:
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"not a folder")
+    with pytest.raises(StoreError) as raised:
+        FolderStore(path)
+    assert str(path) in str(raised.value)
+    assert "File exists" in str(raised.value)
+    assert path.read_bytes() == b"not a folder"
+
+
+def test_a_folder_below_a_key_is_no_object(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put("a/b", [b"x"])
+    for key in ("a", "a/b/c"):
+        with pytest.raises(NotFound):
+            store.get(key)
+        with pytest.raises(NotFound):
+            store.read(key, 0, 1)
+
+
+def _write_in_child(store: FolderStore, name: str) -> None:
+    for i in range(50):
+        store.put(f"{name}/{i:02d}", [name.encode()])
+    store.delete([f"{name}/00"])
+    assert len(store.list(f"{name}/")) == 49
+
+
+def test_a_forked_child_goes_on_with_the_same_store(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put("before", [b"x"])
+    context = multiprocessing.get_context("fork")
+    names = ["parent", "one", "two"]
+    children = [context.Process(target=_write_in_child, args=(store, name)) for name in names[1:]]
+    for child in children:
+        child.start()
+    _write_in_child(store, names[0])
+    for child in children:
+        child.join(30)
+        assert child.exitcode == 0
+    keys = [f"{name}/{i:02d}" for name in names for i in range(1, 50)]
+    assert [entry.key for entry in store.list("")] == sorted(["before", *keys])
+    assert all(store.get(key) == key.split("/")[0].encode() for key in keys)
+    assert _staged(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["with space", "50%25", "a#b?c", "ümläut-漢字-🌲", "quo'te\"s", "back\\slash", "new\nline"],
+)
+def test_odd_characters_in_the_path_survive_also_as_an_address(tmp_path: Path, name: str) -> None:
+    root = tmp_path / name / "run"
+    FolderStore(root).put("key", [b"x"])
+    assert (root / "key").read_bytes() == b"x"
+    for address in (str(root), root, FolderStore(root).url):
+        opened = open_store(address)
+        assert isinstance(opened, FolderStore)
+        assert opened.root == root
+        assert opened.get("key") == b"x"
+
+
+@pytest.mark.parametrize("part", [" ", "%2F", "#?&=+", "ü漢🌲", "a:b*c"])
+def test_odd_characters_in_a_key_come_back_in_the_listing(tmp_path: Path, part: str) -> None:
+    store = FolderStore(tmp_path)
+    store.put(f"x{part}/{part}y", [b"1"])
+    assert [entry.key for entry in store.list(f"x{part}/")] == [f"x{part}/{part}y"]
+    assert store.get(f"x{part}/{part}y") == b"1"
+
+
+def test_the_home_folder_may_be_written_as_a_tilde(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    FolderStore("~/run").put("key", [b"x"])
+    assert (tmp_path / "run" / "key").read_bytes() == b"x"
+
+
+def test_a_relative_path_stays_what_it_was_when_the_process_moves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    store = FolderStore("run")
+    monkeypatch.chdir("/")
+    store.put("key", [b"x"])
+    assert (tmp_path / "run" / "key").read_bytes() == b"x"
+
+
+def test_writing_to_a_folder_that_vanished_is_an_error_and_does_not_bring_it_back(
+    tmp_path: Path,
+) -> None:
+    root = tmp_path / "run"
+    store = FolderStore(root)
+    store.put("key", [b"x"])
+    shutil.rmtree(root)
+    with pytest.raises(StoreError, match=str(root)):
+        store.put("key", [b"x"])
+    with pytest.raises(NotFound):
+        store.get("key")
+    # an unmounted share must not be written to underneath its mount point
+    assert not root.exists()
+
+
+def test_a_folder_that_vanished_is_not_taken_for_an_empty_one(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    store = FolderStore(root)
+    store.put("key", [b"x"])
+    shutil.rmtree(root)
+    with pytest.raises(StoreError, match=str(root)):
+        store.list("")
+
+
+def test_a_folder_that_comes_back_is_used_again(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    store = FolderStore(root)
+    store.put("key", [b"x"])
+    root.rename(tmp_path / "away")
+    with pytest.raises(StoreError):
+        store.put("other", [b"y"])
+    (tmp_path / "away").rename(root)
+    store.put("other", [b"y"])
+    assert [entry.key for entry in store.list("")] == ["key", "other"]
+
+
+def test_a_prefix_that_is_no_whole_path_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="ends in '/'"):
+        FolderStore(tmp_path).list("run")
+
+
+def test_an_address_of_no_known_kind_names_the_known_ones() -> None:
+    with pytest.raises(StoreError, match=r"no store for ftp://.*s3://.*gs://.*az://.*memory://"):
+        open_store("ftp://server/run")

@@ -1,0 +1,176 @@
+"""The package as a whole: what it imports, what it exports, and that all of it is documented."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import pickle
+import pkgutil
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import hubless
+from hubless import errors
+
+HEAVY = ["torch", "sklearn", "obstore", "ml_dtypes", "safetensors", "jax", "ray"]
+PUBLIC = [
+    "FedAdagrad",
+    "FedAdam",
+    "FedAsync",
+    "FedAvg",
+    "FedAvgM",
+    "FedMedian",
+    "FedTrimmedMean",
+    "FedYogi",
+    "Federation",
+    "HublessError",
+    "Strategy",
+    "Update",
+    "__version__",
+    "join",
+]
+MODULES = sorted(
+    module.name for module in pkgutil.walk_packages(hubless.__path__, f"{hubless.__name__}.")
+)
+
+
+def _imported(*arguments: str) -> set[str]:
+    """The top-level packages that a Python process imports, as it tells itself."""
+    ran = subprocess.run(
+        [sys.executable, "-X", "importtime", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    names = re.findall(r"^import time:.*\|\s*([\w.]+)$", ran.stderr, re.MULTILINE)
+    return {name.split(".")[0] for name in names}
+
+
+def _own(module: ModuleType) -> Iterator[tuple[str, object]]:
+    """The public classes and functions that this module defines itself."""
+    for name, item in vars(module).items():
+        if name.startswith("_") or getattr(item, "__module__", None) != module.__name__:
+            continue
+        if inspect.isclass(item) or inspect.isfunction(item):
+            yield name, item
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("-c", "import hubless"),
+        ("-m", "hubless.cli", "--help"),
+        ("-c", "import hubless; hubless.join('memory://m', 'a').close()"),
+        ("-c", "import hubless.strategy; hubless.strategy.named()"),
+    ],
+    ids=["import", "help", "join in memory", "all strategies"],
+)
+def test_no_framework_is_imported_by_what_needs_none(arguments: tuple[str, ...]) -> None:
+    imported = _imported(*arguments)
+    assert "hubless" in imported
+    assert imported.isdisjoint(HEAVY)
+
+
+def test_importing_the_package_alone_does_not_even_import_numpy() -> None:
+    assert "numpy" not in _imported("-c", "import hubless")
+
+
+def test_what_is_watched_for_would_be_seen() -> None:
+    assert "obstore" in _imported(
+        "-c", "from hubless.store.object import ObjectStore; ObjectStore('s3://bucket')"
+    )
+
+
+def test_the_public_namespace_is_exactly_this() -> None:
+    assert hubless.__all__ == PUBLIC
+    assert dir(hubless) == PUBLIC
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_leads_somewhere(name: str) -> None:
+    item = getattr(hubless, name)
+    assert name == "__version__" or item.__name__ == name
+
+
+def test_a_name_that_is_not_public_is_not_there() -> None:
+    with pytest.raises(AttributeError, match="hubless.*FedNothing"):
+        hubless.FedNothing  # noqa: B018
+
+
+def test_type_checkers_see_the_same_names_as_the_interpreter() -> None:
+    tree = ast.parse(Path(str(hubless.__file__)).read_text(encoding="utf-8"))
+    blocks = [node for node in tree.body if isinstance(node, ast.If)]
+    seen = {
+        alias.asname
+        for block in blocks
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+    }
+    assert seen == set(PUBLIC) - {"__version__"}
+
+
+def test_no_public_function_shares_a_packages_name() -> None:
+    folders = {name.split(".")[1] for name in MODULES}
+    assert folders.isdisjoint(PUBLIC)
+
+
+@pytest.mark.parametrize("name", ["hubless", *MODULES])
+def test_every_module_class_and_function_says_what_it_is_for(name: str) -> None:
+    module = importlib.import_module(name)
+    assert module.__doc__, name
+    for own, item in _own(module):
+        # a dataclass without a docstring is given its signature for one
+        written = item.__doc__ or ""
+        assert written.strip() and not written.startswith(f"{own}("), f"{name}.{own}"
+
+
+@pytest.mark.parametrize("name", ["hubless", *MODULES])
+def test_every_module_starts_with_one_sentence(name: str) -> None:
+    module = importlib.import_module(name)
+    first = str(module.__doc__).split("\n", 1)[0]
+    assert first.endswith("."), first
+
+
+def test_the_tree_of_exceptions_is_drawn_as_it_is() -> None:
+    drawn: dict[str, str | None] = {}
+    above: list[tuple[int, str]] = []
+    for line in str(errors.__doc__).splitlines():
+        match = re.match(r"^((?:[│ ]   )*)(├── |└── )?(\w+)(?:\s{2,}|$)", line)
+        if match is None:
+            continue
+        depth = len(match[1]) // 4 + bool(match[2])
+        above = [(level, name) for level, name in above if level < depth]
+        drawn[match[3]] = above[-1][1] if above else None
+        above.append((depth, match[3]))
+    real = {
+        name: None if item is errors.HublessError else item.__bases__[0].__name__
+        for name, item in _own(errors)
+        if inspect.isclass(item)
+    }
+    assert drawn == real
+    assert len(real) >= 13
+    assert issubclass(errors.HublessError, Exception)
+
+
+@pytest.mark.parametrize("name", sorted(name for name, _ in _own(errors)))
+def test_every_error_can_be_sent_to_another_process(name: str) -> None:
+    kind = getattr(errors, name)
+    arguments = {
+        "SignatureMismatch": ("text", ["w: other"]),
+        "QuorumMissed": ("text", ["site-b"]),
+        "Refused": ("site-b", "updates/b/1", "it is a pickle"),
+    }.get(name, ("text",))
+    error = kind(*arguments)
+    again = pickle.loads(pickle.dumps(error))
+    assert type(again) is kind
+    assert str(again) == str(error)
+    assert vars(again) == vars(error)
