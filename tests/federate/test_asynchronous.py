@@ -237,3 +237,21 @@ def test_memory_does_not_grow_with_the_number_of_peers(tmp_path: Path) -> None:
             tracemalloc.stop()
     assert peaks[1] < peaks[0] * 1.1
     assert peaks[1] < 2.5 * 4 * size + (4 << 20)
+
+
+def test_a_write_of_a_former_life_that_lands_late_is_never_taken_for_news() -> None:
+    store = MemoryStore()
+    for _ in range(8):  # a nonce that ranks higher by chance must not matter
+        first = hubless.join(store, "a")
+        lost: list[tuple[str, Any]] = []
+        first.store.put = lambda key, parts, create=False, lost=lost: lost.append((key, parts))  # type: ignore[method-assign]
+        first.signature = None
+        first._put_once = lambda *_: None  # type: ignore[method-assign]
+        hubless.join(store, "b").step(params(1.0, 10), examples=1)
+        first.step(params(100.0, 10), examples=1)
+        ((zombie, parts),) = lost
+        again = hubless.join(store, "a")
+        again.step(params(3.0, 10), examples=1)
+        store.put(zombie, parts)
+        again.step(params(3.0, 10), examples=1)
+        assert newest(parse_updates(store.list("updates/")))["a"].incarnation == again.incarnation

@@ -17,10 +17,11 @@ from hubless.federate.federation import KEPT_UPDATES, Federation
 from hubless.federate.layout import Incarnation, Posted
 from hubless.federate.reduction import Flat, Local
 from hubless.federate.terms import Terms
-from hubless.signature import Signature
+from hubless.params import Array
+from hubless.signature import Block, Signature
 from hubless.store.base import Store
 from hubless.store.reliable import Reliable
-from hubless.strategy.base import Strategy
+from hubless.strategy.base import Slots, Strategy
 
 
 class Asynchronous(Federation):
@@ -53,6 +54,12 @@ class Asynchronous(Federation):
         self._collect(listed)
         self._bad &= {p.key for p in listed}
         fresh = self._fresh(listed, signature)
+        slots: dict[int, Slots] = {}
+
+        def advance(block: Block, total: Array) -> Array:
+            values, slots[block.start] = self.state.advance(block, total)
+            return values
+
         averaged = average(
             self.store,
             signature,
@@ -62,7 +69,7 @@ class Asynchronous(Federation):
             limit=self.limit,
             own=(Local(signature, flat), examples),
             version=self.version,
-            advance=self.state.advance,
+            advance=advance,
         )
         if averaged is None:
             self.version += 1
@@ -70,7 +77,7 @@ class Asynchronous(Federation):
             return None
         for posted in averaged.included:
             self._seen[posted.client] = posted.rank
-        self.state.arrived(averaged.flat)
+        self.state.arrive(averaged.flat, slots)
         self.version = max(self.version, *(p.version for p in averaged.included)) + 1
         self.events.emit(
             events.Pulled(

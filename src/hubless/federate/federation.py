@@ -9,7 +9,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hubless import events
+from hubless import __version__, events
 from hubless.errors import (
     AlreadyExists,
     FederationError,
@@ -74,7 +74,7 @@ class Federation(ABC):
             found = read_agreement(store)
             found.hold(self._agreement(found.signature), store.url)
         mine = [p for p in layout.parse_updates(entries) if p.client == self.client]
-        self.incarnation = Incarnation.after(p.incarnation for p in mine)
+        self.incarnation = self._begin_life(layout.lives(entries, self.client))
         self.sequence = max((p.sequence for p in mine), default=-1) + 1
         self.resumed = bool(mine)
         self.version = max((p.version + 1 for p in mine), default=0)
@@ -121,7 +121,10 @@ class Federation(ABC):
         result = self._collective(signature)
         if result is None:
             result = self._initial(signature)
-        return model if result is None else load(model, signature.unpack(result))
+        if result is None:
+            return model
+        self.state.arrive(result)
+        return load(model, signature.unpack(result))
 
     def start(self, model: M) -> M:
         """Load the federation's params, or make these the ones that everybody starts from."""
@@ -135,7 +138,7 @@ class Federation(ABC):
             result = self._initial(signature)
         if result is None:
             return model
-        self.state.current = result.copy()
+        self.state.arrive(result)
         return load(model, signature.unpack(result))
 
     def attach(self, model: Model, optimizer: Optimizer, examples: int) -> None:
@@ -165,6 +168,18 @@ class Federation(ABC):
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _begin_life(self, lives: dict[str, Incarnation]) -> Incarnation:
+        """Rank above all former lives under this name, and say so before anything else.
+
+        A former life's last write may still be on its way. It announced itself before it wrote
+        anything, so what it wrote ranks below us wherever it lands.
+        """
+        incarnation = Incarnation.after(lives.values())
+        said = json.dumps({"hubless": __version__, "mode": self.mode}).encode()
+        self.store.put(layout.life_key(self.client, incarnation), [said])
+        self._discard([key for key in lives if key.startswith(layout.MEMBERS)])
+        return incarnation
 
     @abstractmethod
     def _exchange(

@@ -11,6 +11,7 @@ from hubless.events import Listener
 from hubless.federate.asynchronous import Asynchronous
 from hubless.federate.federation import Federation, Optimizer
 from hubless.federate.model import Model
+from hubless.federate.quorum import Quorum
 from hubless.federate.reduction import ABSURD
 from hubless.federate.synchronous import Synchronous
 from hubless.federate.terms import Terms
@@ -102,7 +103,7 @@ def join(
     if mode == "async":
         federation = Asynchronous(store, terms, peers)
     else:
-        federation = Synchronous(store, terms, members, quorum, deadline)
+        federation = Synchronous(store, terms, Quorum.of(members, quorum, client), deadline)
     if model is not None:
         federation.start(model)
     if model is not None and optimizer is not None:

@@ -2,6 +2,7 @@
 
     federation.json                                    what everybody agreed on
     initial.safetensors                                the params that everybody started from
+    members/CLIENT/INCARNATION.json                    who joined last under a name
     updates/CLIENT/NAME.safetensors                    asynchronous: each member's newest updates
     rounds/R/updates/CLIENT/NAME.safetensors           synchronous: the updates of round R
     rounds/R/plan-A.json                               who is included, at attempt A
@@ -25,10 +26,12 @@ from hubless.store.base import Entry
 
 FEDERATION = "federation.json"
 INITIAL = "initial.safetensors"
+MEMBERS = "members/"
 UPDATES = "updates/"
 ROUNDS = "rounds/"
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?")
+_LIFE = re.compile(r"members/(?P<client>[^/]+)/(?P<incarnation>\d{4}[0-9a-f]{8})\.json")
 _UPDATE = re.compile(
     r"(?P<folder>(?:rounds/(?P<round>\d{8})/)?updates/)(?P<client>[^/]+)/"
     r"(?P<sequence>\d{8})-(?P<incarnation>\d{4}[0-9a-f]{8})"
@@ -61,6 +64,11 @@ class Incarnation:
     def after(cls, known: Iterable[Incarnation]) -> Incarnation:
         """A new life, ranking above all that are known of."""
         return cls(max((i.count for i in known), default=0) + 1, secrets.token_hex(4))
+
+    @classmethod
+    def parse(cls, text: str) -> Incarnation:
+        """Read what `str` wrote."""
+        return cls(int(text[:4]), text[4:])
 
     def __str__(self) -> str:
         return f"{self.count:04d}{self.nonce}"
@@ -98,12 +106,11 @@ class Posted:
         match = _UPDATE.fullmatch(entry.key)
         if match is None:
             return None
-        incarnation = match["incarnation"]
         return cls(
             match["folder"],
             match["client"],
             int(match["sequence"]),
-            Incarnation(int(incarnation[:4]), incarnation[4:]),
+            Incarnation.parse(match["incarnation"]),
             int(match["examples"]),
             int(match["version"]),
             match["signature"],
@@ -115,6 +122,22 @@ class Posted:
 def parse_updates(entries: Iterable[Entry]) -> list[Posted]:
     """The updates in a listing; whatever else lies there is not ours to judge."""
     return [posted for entry in entries if (posted := Posted.parse(entry))]
+
+
+def life_key(client: str, incarnation: Incarnation) -> str:
+    """Where a process says that it joined."""
+    return f"{MEMBERS}{client}/{incarnation}.json"
+
+
+def lives(entries: Iterable[Entry], client: str) -> dict[str, Incarnation]:
+    """All traces of processes that went by this name, by key."""
+    found = {}
+    for entry in entries:
+        if (match := _LIFE.fullmatch(entry.key) or _UPDATE.fullmatch(entry.key)) and (
+            match["client"] == client
+        ):
+            found[entry.key] = Incarnation.parse(match["incarnation"])
+    return found
 
 
 def newest(updates: Iterable[Posted]) -> dict[str, Posted]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from hubless.federate.layout import Plan, Posted, cut
+from hubless.federate.layout import Plan, Posted, cut, plan_key
 from hubless.federate.reduction import Flat, Local
 from hubless.signature import Signature
 from hubless.store.base import Entry, Store
@@ -22,7 +22,7 @@ class Round:
     """The objects of one round."""
 
     updates: dict[str, Posted] = field(default_factory=dict)
-    plans: dict[int, str] = field(default_factory=dict)
+    plans: set[int] = field(default_factory=set)
     slices: dict[int, dict[int, Entry]] = field(default_factory=dict)
 
     @property
@@ -40,7 +40,7 @@ def parse_rounds(entries: Iterable[Entry]) -> dict[int, Round]:
     for entry in entries:
         if match := _PLAN.fullmatch(entry.key):
             round_ = rounds.setdefault(int(match[1]), Round())
-            round_.plans[int(match[2])] = entry.key
+            round_.plans.add(int(match[2]))
         elif match := _SLICE.fullmatch(entry.key):
             round_ = rounds.setdefault(int(match[1]), Round())
             round_.slices.setdefault(int(match[2]), {})[int(match[3])] = entry
@@ -51,22 +51,24 @@ def parse_rounds(entries: Iterable[Entry]) -> dict[int, Round]:
 
 
 class Plans:
-    """Plans by key, each fetched once: a plan that is written does not change."""
+    """Plans, each fetched once: a plan that is written does not change."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._known: dict[str, Plan] = {}
+        self._known: dict[tuple[int, int], Plan] = {}
 
-    def get(self, round_: Round, attempt: int) -> Plan:
-        key = round_.plans[attempt]
-        if key not in self._known:
-            self._known[key] = Plan.parse(self._store.get(key, 64 << 20), attempt)
-        return self._known[key]
+    def get(self, number: int, attempt: int) -> Plan:
+        """The plan of a round's attempt, which must have been seen in a listing."""
+        at = number, attempt
+        if at not in self._known:
+            raw = self._store.get(plan_key(number, attempt), 64 << 20)
+            self._known[at] = Plan.parse(raw, attempt)
+        return self._known[at]
 
-    def newest(self, round_: Round) -> Plan | None:
+    def newest(self, number: int, rounds: Mapping[int, Round]) -> Plan | None:
         """The plan that binds a round, or None while it is open."""
-        attempt = round_.attempt
-        return None if attempt is None else self.get(round_, attempt)
+        attempt = rounds.get(number, Round()).attempt
+        return None if attempt is None else self.get(number, attempt)
 
 
 class Superseded(Exception):

@@ -1,7 +1,8 @@
-"""What a strategy's server optimizer remembers, block by block."""
+"""What a strategy's server optimizer steps from, block by block."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from hubless.strategy.base import Slots, Strategy
 
 
 class ServerState:
-    """The current version and the optimizer's slots, for the blocks this member advances."""
+    """The version a member is at, and the optimizer's slots by the first byte of each block."""
 
     def __init__(self, strategy: Strategy) -> None:
         self.strategy = strategy
@@ -22,23 +23,27 @@ class ServerState:
         self.current: Flat | None = None
         self.slots: dict[int, Slots] = {}
 
-    def advance(self, block: Block, total: Array) -> NDArray[Any]:
-        """The next values of one block, given what the updates were reduced to."""
-        current = like = np.empty(0, block.dtype)
+    def advance(self, block: Block, total: Array) -> tuple[NDArray[Any], Slots]:
+        """One block's next values and slots, given what the updates were reduced to.
+
+        Changes nothing: a reduction may fail half way and be started again.
+        """
+        current = None
         if self.strategy.optimizer.needs_current and self.current is not None:
-            current = like = self.current[block.start : block.stop].view(block.dtype)
-        following, self.slots[block.start] = self.strategy.advance(
-            current if len(like) else None,
+            current = self.current[block.start : block.stop].view(block.dtype)
+        following, slots = self.strategy.advance(
+            current,
             total,
-            like,
+            np.empty(0, block.dtype),
             self.slots.get(block.start, ()),
             self.step,
         )
-        return np.asarray(following)
+        return np.asarray(following), slots
 
-    def arrived(self, result: Flat) -> None:
-        """Remember the version that was reached, if the next step needs it."""
+    def arrive(self, version: Flat, slots: Mapping[int, Slots] | None = None) -> None:
+        """Be at this version from now on."""
         self.step += 1
+        self.slots.update(slots or {})
         if self.strategy.optimizer.needs_current:
             # a copy, because the caller may go on to change its arrays in place
-            self.current = result.copy()
+            self.current = version.copy()

@@ -76,7 +76,7 @@ def newest_result(
     rounds = parse_rounds(store.list(ROUNDS))
     plans = Plans(store)
     for number in sorted(rounds, reverse=True):
-        if (plan := plans.newest(rounds[number])) is None:
+        if (plan := plans.newest(number, rounds)) is None:
             continue
         work = Work(signature, number, plan)
         there = rounds[number].slices.get(plan.attempt, {})

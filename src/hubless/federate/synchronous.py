@@ -23,8 +23,9 @@ from hubless.errors import (
 from hubless.federate import layout
 from hubless.federate.agreement import Agreement
 from hubless.federate.federation import Federation
-from hubless.federate.layout import Plan, Posted, check_name
+from hubless.federate.layout import Plan, Posted
 from hubless.federate.probe import honours_create
+from hubless.federate.quorum import Quorum
 from hubless.federate.reduction import (
     Flat,
     Local,
@@ -48,6 +49,7 @@ from hubless.patience import pauses
 from hubless.signature import Block, Signature
 from hubless.store.base import Entry
 from hubless.store.reliable import Reliable
+from hubless.strategy.base import Slots
 
 _KEPT_ROUNDS = 2
 _SAY_AFTER = 5.0
@@ -62,30 +64,16 @@ class Synchronous(Federation):
         self,
         store: Reliable,
         terms: Terms,
-        members: int | Sequence[str] | None,
-        quorum: int | None,
+        quorum: Quorum,
         deadline: float,
         help_after: float = 5.0,
     ) -> None:
-        self.names = [] if members is None or isinstance(members, int) else sorted(set(members))
-        for name in self.names:
-            check_name(name)
-        everyone = members if isinstance(members, int) else len(self.names) or quorum
-        if everyone is None:
+        if terms.participation < 1 and quorum.enough == quorum.everyone:
             raise FederationError(
-                'mode="sync" needs to know whom to wait for: members= (a number or their names) '
-                "or quorum="
+                "with participation below 1 a member sits rounds out, so the others need a quorum= "
+                "below the number of members"
             )
-        self.everyone = everyone
-        self.quorum = everyone if quorum is None else quorum
-        if not 1 <= self.quorum <= everyone:
-            raise FederationError(f"quorum must be from 1 to {everyone}, not {quorum}")
-        if self.names and terms.client not in self.names:
-            raise FederationError(f"{terms.client!r} is not among members={self.names}")
-        self.deadline = deadline
-        self.help_after = help_after
-        super().__init__(store, terms)
-        honoured, what = honours_create(store.store)
+        honoured, what = honours_create(store)
         if not honoured:
             raise UnsafeStore(
                 f'{store.url} cannot carry mode="sync": members fix who is included in a round '
@@ -93,16 +81,15 @@ class Synchronous(Federation):
                 'mode="async", which needs no such promise, or a store that keeps it '
                 "(`hubless check URL` tells)"
             )
-        if terms.participation < 1 and self.quorum == everyone:
-            raise FederationError(
-                "with participation below 1 a member sits rounds out, so the others need a quorum= "
-                "below the number of members"
-            )
+        super().__init__(store, terms)
+        self.quorum = quorum
+        self.deadline = deadline
+        self.help_after = help_after
         self._plans = Plans(store)
-        self._known: set[str] = set(self.names)
+        self._known: set[str] = set()
         self._bad: set[str] = set()
         self._reached: tuple[int, int] | None = None
-        self._slots_of: dict[int, tuple[int, int]] = {}
+        self._made: dict[int, tuple[tuple[int, int], Slots]] = {}
 
     def _agreement(self, signature: Signature) -> Agreement:
         return Agreement(
@@ -122,7 +109,7 @@ class Synchronous(Federation):
             folder = f"{layout.round_folder(number)}updates/"
             posted = self._post(folder, signature, flat, examples, metrics)
             plan = self._await_plan(signature, number)
-            if posted.key in plan.included or plan.attempt > 0:
+            if posted.key in self._plans.get(number, 0).included:
                 break
             self.events.emit(events.Late(client=self.client, round=number))
         try:
@@ -161,19 +148,20 @@ class Synchronous(Federation):
         """Wait until the round is closed, closing it when that is due."""
         began = said = self.clock.now()
         for _ in pauses(self.clock, float("inf"), first=0.02, longest=1.0):
-            round_ = self._look().get(number, Round())
-            if plan := self._plans.newest(round_):
+            rounds = self._look()
+            if plan := self._plans.newest(number, rounds):
                 return plan
-            present = self._present(signature, round_)
+            present = self._present(signature, rounds.get(number, Round()))
             waited = self.clock.now() - began
-            missing = self._missing(present)
-            if not missing or (waited >= self.deadline and len(present) >= self.quorum):
+            missing = self.quorum.missing(present, self._known)
+            enough = len(present) >= self.quorum.enough
+            if not missing or (waited >= self.deadline and enough):
                 self._propose(signature, number, [p.key for p in present.values()])
             elif waited >= self.deadline:
                 raise QuorumMissed(
-                    f"round {number} has {len(present)} of the {self.quorum} updates it needs "
-                    f"after {waited:.0f} s; missing: {', '.join(missing)}. The model is untouched: "
-                    "call step again to go on waiting, or join with a lower quorum",
+                    f"round {number} has {len(present)} of the {self.quorum.enough} updates it "
+                    f"needs after {waited:.0f} s; missing: {', '.join(missing)}. The model is "
+                    "untouched: call step again to go on waiting, or join with a lower quorum",
                     missing,
                 )
             elif self.clock.now() - said >= _SAY_AFTER:
@@ -193,20 +181,15 @@ class Synchronous(Federation):
         """Each client's newest usable update in an open round."""
         usable = []
         for posted in round_.updates.values():
-            if posted.signature == signature.digest:
-                usable.append(posted)
-            elif posted.key not in self._bad:
+            if posted.signature != signature.digest:
                 reason = "its params have another signature than this federation's"
-                self._refuse(Refused(posted.client, posted.key, reason))
+            elif not self.quorum.admits(posted.client):
+                reason = f"it is not among the members {', '.join(self.quorum.names)}"
+            else:
+                usable.append(posted)
+                continue
+            self._refuse(Refused(posted.client, posted.key, reason))
         return layout.newest(usable)
-
-    def _missing(self, present: Mapping[str, Posted]) -> list[str]:
-        """Who has not delivered yet, by name as far as names are known."""
-        if self.names:
-            return [name for name in self.names if name not in present]
-        known = sorted(self._known - present.keys())[: max(0, self.everyone - len(present))]
-        unknown = self.everyone - len(present) - len(known)
-        return [*known, *([f"{unknown} not seen yet"] if unknown > 0 else [])]
 
     def _propose(
         self, signature: Signature, number: int, included: Sequence[str], attempt: int = 0
@@ -248,7 +231,7 @@ class Synchronous(Federation):
         for _ in pauses(self.clock, float("inf"), first=0.02, longest=1.0):
             rounds = self._look()
             round_ = rounds.get(number, Round())
-            newest = self._plans.newest(round_)
+            newest = self._plans.newest(number, rounds)
             if newest is None:
                 raise Superseded(number)
             if newest.attempt != work.plan.attempt:
@@ -280,12 +263,23 @@ class Synchronous(Federation):
             self._make_slice(work, missing[0], round_)
         wanted = [i for i in work.in_turn() if i in there and i not in work.have]
 
-        def reading(index: int) -> Callable[[], int]:
-            return lambda: self._read_slice(work, index, there[index], round_)
+        def reading(index: int) -> Callable[[], Refused | None]:
+            return lambda: self._read_slice(work, index, there[index])
 
-        depth = self.store.parallel + 1
-        for index in read_ahead((reading(i) for i in wanted), self.store.parallel, depth):
+        jobs = (reading(index) for index in wanted)
+        arrived = read_ahead(jobs, self.store.parallel, self.store.parallel + 1)
+        for index, refusal in zip(wanted, arrived, strict=True):
+            if refusal is not None:
+                self._refuse(refusal)
+                self._make_slice(work, index, round_)
             work.have.add(index)
+
+    def _read_slice(self, work: Work, index: int, entry: Entry) -> Refused | None:
+        try:
+            read_slice(self.store, work, index, entry, self.strategy.optimizer.slots, self.limit)
+        except Refused as refusal:
+            return refusal
+        return None
 
     def _make_slice(self, work: Work, index: int, round_: Round) -> None:
         """Reduce one slice of all included updates, publish it, and keep it."""
@@ -307,70 +301,70 @@ class Synchronous(Federation):
             [max(0, work.number - p.version) for p in included],
         )
         self._prepare(work, blocks)
+        slots: dict[int, Slots] = {}
 
         def finish(block: Block, total: Array) -> None:
             target = work.out[block.start : block.stop].view(block.dtype)
-            target[...] = self.state.advance(block, total)
+            target[...], slots[block.start] = self.state.advance(block, total)
 
-        reduce(
-            signature, blocks, sources, weights.tolist(), self.strategy.reducer, self.store, finish
-        )
+        reducer = self.strategy.reducer
+        reduce(signature, blocks, sources, weights.tolist(), reducer, self.store, finish)
         start, stop = extent(signature, blocks)
         names = self.strategy.optimizer.slots
-        says = work.says(index)
-        parts = encode_slice(signature, blocks, work.out[start:stop], self.state.slots, names, says)
+        parts = encode_slice(
+            signature, blocks, work.out[start:stop], slots, names, work.says(index)
+        )
         key = layout.slice_key(work.number, work.plan.attempt, index)
         # whoever came first has written the same bytes
         with contextlib.suppress(AlreadyExists):
             self.store.put(key, parts, create=True)
-        self._slots_of = {**self._slots_of, **{signature.blocks[i].start: work.tag for i in blocks}}
+        self._made.update({start: (work.tag, slots[start]) for start in slots})
         work.have.add(index)
-
-    def _read_slice(self, work: Work, index: int, entry: Entry, round_: Round) -> int:
-        try:
-            read_slice(self.store, work, index, entry, self.strategy.optimizer.slots, self.limit)
-        except Refused as refusal:
-            self._refuse(refusal)
-            self._make_slice(work, index, round_)
-        return index
 
     def _prepare(self, work: Work, blocks: range) -> None:
         """Have the version to step from, and what the optimizer remembers of these blocks."""
         before = work.plan.before
-        self.state.step = work.number
+        slots: dict[int, Slots] = {}
         if before is None:
-            self.state.current, self.state.slots = None, {}
-            return
-        if self._reached != before:
+            self.state.current = None
+        elif self._reached != before:
             self.state.current = self._version(work.signature, before)
             self._reached = before
-        if before[0] < 0:
-            self.state.slots = {}
-        elif any(self._slots_of.get(work.signature.blocks[i].start) != before for i in blocks):
-            self._recall_slots(work.signature, before, blocks)
+        if before is not None and before[0] >= 0:
+            starts = [work.signature.blocks[i].start for i in blocks]
+            made = [self._made.get(start, (None, ())) for start in starts]
+            if all(tag == before for tag, _ in made):
+                slots = {start: held for start, (_, held) in zip(starts, made, strict=True)}
+            else:
+                slots = self._recall_slots(work.signature, before, blocks)
+        self.state.slots, self.state.step = slots, work.number
 
     def _version(self, signature: Signature, reached: tuple[int, int]) -> Flat | None:
-        if reached[0] < 0:
+        number, attempt = reached
+        if number < 0:
             return self._initial(signature)
-        round_ = self._look().get(reached[0], Round())
-        if reached[1] not in round_.plans:
-            raise Superseded(reached[0])
-        return self._complete(signature, reached[0], self._plans.get(round_, reached[1])).flat
+        if attempt not in self._look().get(number, Round()).plans:
+            raise Superseded(number)
+        return self._complete(signature, number, self._plans.get(number, attempt)).flat
 
-    def _recall_slots(self, signature: Signature, before: tuple[int, int], blocks: range) -> None:
+    def _recall_slots(
+        self, signature: Signature, before: tuple[int, int], blocks: range
+    ) -> dict[int, Slots]:
         """Read the optimizer's memory of some blocks from the slices of an earlier round."""
-        round_ = self._look().get(before[0], Round())
-        if before[1] not in round_.plans:
-            raise Superseded(before[0])
-        earlier = Work(signature, before[0], self._plans.get(round_, before[1]))
+        number, attempt = before
+        there = self._look().get(number, Round()).slices.get(attempt, {})
+        earlier = Work(signature, number, self._plans.get(number, attempt))
         names = self.strategy.optimizer.slots
-        for index, cut_ in enumerate(earlier.cuts):
-            if cut_.start < blocks.stop and blocks.start < cut_.stop:
-                entry = round_.slices[before[1]][index]
-                shape = slice_signature(signature, cut_, names)
+        slots: dict[int, Slots] = {}
+        for index, part in enumerate(earlier.cuts):
+            if part.start < blocks.stop and blocks.start < part.stop and names:
+                if index not in there:
+                    raise Superseded(number)
+                entry, shape = there[index], slice_signature(signature, part, names)
                 says = earlier.says(index)
                 stored = Stored(self.store, entry.key, entry.size, "?", shape, says)
-                self.state.slots.update(read_slots(stored, signature, cut_, names))
+                slots.update(read_slots(stored, signature, part, names))
+        return slots
 
     def _leave_out(self, work: Work, refusal: Refused) -> None:
         """Close the round again without an update that nobody can use."""
@@ -383,7 +377,7 @@ class Synchronous(Federation):
     def _settle(self, number: int, result: Result) -> None:
         """Start from here next time."""
         self.version = number + 1
-        self.state.arrived(result.flat)
+        self.state.arrive(result.flat)
         self._reached = number, result.plan.attempt
         self._known |= {p.client for p in result.plan.posted()}
 
@@ -396,7 +390,7 @@ class Synchronous(Federation):
             keys += [p.key for p in round_.updates.values() if p.client == self.client]
             first = True
             for attempt in round_.plans:
-                included = self._plans.get(round_, attempt).posted()
+                included = self._plans.get(old, attempt).posted()
                 slices = round_.slices.get(attempt, {})
                 keys += [
                     entry.key
@@ -406,7 +400,7 @@ class Synchronous(Federation):
                 first = first and included[0].client == self.client
             # the plans go last, because they tell whose the slices are
             if first and len(round_) == len(round_.plans):
-                keys += round_.plans.values()
+                keys += [layout.plan_key(old, attempt) for attempt in round_.plans]
         self._discard(keys)
 
     def _refuse(self, refusal: Refused) -> None:
