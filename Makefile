@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check bench soak clean
+.PHONY: demo test check bench soak schedules clean
 
 demo: .venv/demo
 	$(BIN)/python -m hubless.demo
@@ -26,6 +26,10 @@ bench: .venv/dev
 
 soak: .venv/dev
 	$(BIN)/python -m tests.support.soak --members 200 --seconds 90
+
+schedules: .venv/dev
+	$(BIN)/python -m tests.support.schedules --mode async --seeds 0:20000
+	$(BIN)/python -m tests.support.schedules --mode sync --seeds 0:20000
 
 .venv/bin/python:
 	$(PYTHON) -m venv .venv
