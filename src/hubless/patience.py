@@ -27,9 +27,11 @@ class SystemClock:
 
 
 def pauses(
-    clock: Clock, patience: float, first: float = 0.05, longest: float = 2.0
+    clock: Clock, patience: float, first: float = 0.05, longest: float = 2.0, at_least: int = 1
 ) -> Iterator[float]:
     """Yield the seconds left, pausing ever longer in between, and end when none are left.
+
+    One slow try may use all patience up, so there are `at_least` so many of them.
 
     Pauses are jittered so that members that were refused together do not return together.
 
@@ -40,7 +42,10 @@ def pauses(
     until = clock.now() + patience
     pause = first
     yield patience
-    while (left := until - clock.now()) > 0:
-        clock.sleep(min(left, pause * (0.5 + random.random() / 2)))
+    tries = 1
+    while (left := until - clock.now()) > 0 or tries < at_least:
+        length = pause * (0.5 + random.random() / 2)
+        clock.sleep(min(left, length) if left > 0 else length)
         pause = min(pause * 1.6, longest)
+        tries += 1
         yield max(0.0, until - clock.now())

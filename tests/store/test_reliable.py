@@ -174,11 +174,12 @@ def test_it_gives_up_after_its_patience_and_names_tries_and_cause(patience: floa
         store.get("some/key")
     tries = count.requests["get"]
     assert f"gave up after {tries} tr" in str(raised.value)
-    assert f"in {patience:g} s" in str(raised.value)
+    assert f"in {clock.time:.0f} s" in str(raised.value)
+    assert tries >= 3
     assert "injected: get some/key was not served" in str(raised.value)
     assert raised.value.key == "some/key"
     assert isinstance(raised.value.__cause__, StoreError)
-    assert clock.time == pytest.approx(patience)
+    assert patience <= clock.time <= max(patience, 0.2) + 1e-6
     # pauses grow to two seconds, so a minute is some forty tries and not some thousand
     assert max(1, patience / 2) <= tries <= 20 + patience
 

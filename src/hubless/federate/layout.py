@@ -2,13 +2,14 @@
 
     federation.json                                    what everybody agreed on
     initial.safetensors                                the params that everybody started from
-    members/CLIENT/INCARNATION.json                    who joined last under a name
-    updates/CLIENT/NAME.safetensors                    asynchronous: each member's newest updates
-    rounds/R/updates/CLIENT/NAME.safetensors           synchronous: the updates of round R
+    members/CLIENT=INCARNATION.json                    who joined last under a name
+    updates/CLIENT=NAME.safetensors                    asynchronous: each member's newest updates
+    rounds/R/updates/CLIENT=NAME.safetensors           synchronous: the updates of round R
     rounds/R/plan-A.json                               who is included, at attempt A
     rounds/R/slices-A/I.safetensors                    the I-th stretch of the result
 
-NAME is sequence, incarnation, examples, version and signature, so that one listing tells
+Keys are flat, because servers that keep objects in folders list many small folders slowly. NAME
+is sequence, incarnation, examples, version and signature, so that one listing tells
 everything that is needed before anything is downloaded.
 """
 
@@ -31,9 +32,9 @@ UPDATES = "updates/"
 ROUNDS = "rounds/"
 
 _NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?")
-_LIFE = re.compile(r"members/(?P<client>[^/]+)/(?P<incarnation>\d{4}[0-9a-f]{8})\.json")
+_LIFE = re.compile(r"members/(?P<client>[^/=]+)=(?P<incarnation>\d{4}[0-9a-f]{8})\.json")
 _UPDATE = re.compile(
-    r"(?P<folder>(?:rounds/(?P<round>\d{8})/)?updates/)(?P<client>[^/]+)/"
+    r"(?P<folder>(?:rounds/(?P<round>\d{8})/)?updates/)(?P<client>[^/=]+)="
     r"(?P<sequence>\d{8})-(?P<incarnation>\d{4}[0-9a-f]{8})"
     r"-(?P<examples>\d+)-(?P<version>\d+)-(?P<signature>[0-9a-f]{12})\.safetensors"
 )
@@ -91,7 +92,7 @@ class Posted:
     @property
     def key(self) -> str:
         return (
-            f"{self.folder}{self.client}/{self.sequence:08d}-{self.incarnation}"
+            f"{self.folder}{self.client}={self.sequence:08d}-{self.incarnation}"
             f"-{self.examples}-{self.version}-{self.signature}.safetensors"
         )
 
@@ -126,7 +127,7 @@ def parse_updates(entries: Iterable[Entry]) -> list[Posted]:
 
 def life_key(client: str, incarnation: Incarnation) -> str:
     """Where a process says that it joined."""
-    return f"{MEMBERS}{client}/{incarnation}.json"
+    return f"{MEMBERS}{client}={incarnation}.json"
 
 
 def lives(entries: Iterable[Entry], client: str) -> dict[str, Incarnation]:

@@ -386,22 +386,26 @@ class Synchronous(Federation):
         keys: list[str] = []
         for old, round_ in self._look().items():
             if old > number - _KEPT_ROUNDS:
-                continue
+                break
             keys += [p.key for p in round_.updates.values() if p.client == self.client]
-            first = True
-            for attempt in round_.plans:
-                included = self._plans.get(old, attempt).posted()
-                slices = round_.slices.get(attempt, {})
-                keys += [
-                    entry.key
-                    for index, entry in slices.items()
-                    if included[index].client == self.client
-                ]
-                first = first and included[0].client == self.client
-            # the plans go last, because they tell whose the slices are
-            if first and len(round_) == len(round_.plans):
-                keys += [layout.plan_key(old, attempt) for attempt in round_.plans]
+            # another member may be collecting the same plans at this moment
+            with contextlib.suppress(NotFound):
+                keys += self._own_leftovers(old, round_)
         self._discard(keys)
+
+    def _own_leftovers(self, number: int, round_: Round) -> list[str]:
+        keys: list[str] = []
+        firsts = set()
+        for attempt in round_.plans:
+            included = self._plans.get(number, attempt).posted()
+            firsts.add(included[0].client)
+            for index, entry in round_.slices.get(attempt, {}).items():
+                if included[index].client == self.client:
+                    keys.append(entry.key)
+        # the plans go last, because they tell whose the slices are
+        if firsts == {self.client} and len(round_) == len(round_.plans):
+            keys += [layout.plan_key(number, attempt) for attempt in round_.plans]
+        return keys
 
     def _refuse(self, refusal: Refused) -> None:
         if refusal.key not in self._bad:

@@ -20,7 +20,7 @@ class Entry:
 
 
 class Store(ABC):
-    """Bytes under keys such as `updates/site-a/7.safetensors`.
+    """Bytes under keys such as `updates/site-a=7.safetensors`.
 
     An object appears whole or not at all, and a listing shows every object whose put has
     returned. `hubless.testing.StoreContract` checks both, and the rest.

@@ -11,6 +11,8 @@ from hubless.store.base import Bytes, Entry, Store
 
 T = TypeVar("T")
 
+_TRIES = 3
+
 
 class Reliable(Store):
     """Wraps a store so that each operation is tried until it succeeds or patience runs out.
@@ -67,8 +69,8 @@ class Reliable(Store):
 
     def _again(self, operation: Callable[[], T], key: str) -> T:
         failure: StoreError | None = None
-        tries = 0
-        for _ in pauses(self.clock, self.patience):
+        tries, began = 0, self.clock.now()
+        for _ in pauses(self.clock, self.patience, at_least=_TRIES):
             try:
                 tries += 1
                 return operation()
@@ -76,6 +78,7 @@ class Reliable(Store):
                 raise
             except StoreError as error:
                 failure = error
+        waited = self.clock.now() - began
         raise StoreError(
-            f"gave up after {tries} tries in {self.patience:g} s: {failure}", key
+            f"gave up after {tries} tries in {waited:.0f} s: {failure}", key
         ) from failure
