@@ -26,7 +26,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except HublessError as error:
         if options.traceback:
             raise
-        print(f"hubless {options.command}: {error}", file=sys.stderr)
+        lines = [_printable(line) for line in str(error).splitlines()]
+        print(f"hubless {options.command}:", "\n".join(lines), file=sys.stderr)
         return 1
     except BrokenPipeError:
         # whoever reads our output has seen enough
@@ -84,7 +85,8 @@ def _open(options: argparse.Namespace) -> Store:
         if not separator:
             raise HublessError(f"--option takes KEY=VALUE, not {setting!r}")
         settings[key] = value
-    if "://" not in options.url and not Path(options.url).expanduser().is_dir():
+    folder = options.url.removeprefix("file://")
+    if "://" not in folder and not Path(folder).expanduser().is_dir():
         # opening a folder makes it, and looking at one should not
         raise HublessError(f"there is no folder {options.url}")
     return Reliable(open_store(options.url, options.endpoint, settings), patience=20.0)
@@ -150,7 +152,7 @@ def _pull(options: argparse.Namespace) -> int:
 
     def refuse(refusal: HublessError) -> None:
         refused.append(str(refusal))
-        print(f"hubless pull: {refusal}", file=sys.stderr)
+        print(f"hubless pull: {_printable(str(refusal))}", file=sys.stderr)
 
     agreement, model = arrived_at(store, refuse)
     noted = {"url": store.url, "version": str(model.version), "clients": json.dumps(model.clients)}
@@ -179,7 +181,13 @@ def _pull(options: argparse.Namespace) -> int:
     return 0
 
 
+def _printable(text: str) -> str:
+    """Text from the store, without what a terminal would act upon."""
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
 def _table(rows: Sequence[tuple[str, ...]]) -> None:
+    rows = [tuple(map(_printable, row)) for row in rows]
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     for row in rows:
         print(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,7 @@ from hubless.errors import ParamsError
 from hubless.params import Params, bfloat16, to_numpy
 
 BLOCK_BYTES = 1 << 20
+_LARGEST = 1 << 42
 
 _DTYPES: dict[str, tuple[str, int]] = {
     "F64": ("float64", 8),
@@ -88,11 +90,13 @@ class Signature:
             raise ParamsError("a parameter cannot be called '__metadata__': safetensors uses that")
         for name in sorted(shapes, key=lambda n: (order.index(shapes[n][0]), n)):
             tag, shape = shapes[name]
-            stop = start + int(np.prod(shape, dtype=np.int64)) * _DTYPES[tag][1]
+            stop = start + math.prod(shape) * _DTYPES[tag][1]
             specs.append(Spec(name, tag, tuple(shape), start, stop))
             start = stop
         if start == 0:
             raise ParamsError("all parameters are empty: there is nothing to share")
+        if start > _LARGEST:
+            raise ParamsError(f"a model of {start} bytes is not plausible")
         return cls(tuple(specs))
 
     @property
@@ -125,7 +129,10 @@ class Signature:
     @classmethod
     def from_json(cls, text: str) -> Signature:
         """Read what `to_json` wrote."""
-        return cls.build({n: (d, tuple(shape)) for n, (d, shape) in json.loads(text).items()})
+        shapes = {n: (d, tuple(shape)) for n, (d, shape) in json.loads(text).items()}
+        if not all(d in _DTYPES and is_shape(shape) for d, shape in shapes.values()):
+            raise ParamsError("the signature has unknown dtypes or shapes")
+        return cls.build(shapes)
 
     def differences(self, mine: Signature) -> list[str]:
         """Every parameter in which `mine` departs from this signature, one line each."""
@@ -164,6 +171,11 @@ class Signature:
 def numpy_dtype(tag: str) -> np.dtype[Any]:
     """The numpy dtype behind a safetensors tag such as `F32`."""
     return bfloat16() if tag == "BF16" else np.dtype(_DTYPES[tag][0])
+
+
+def is_shape(shape: object) -> bool:
+    """Whether this is a shape: whole numbers of at least 0."""
+    return isinstance(shape, (list, tuple)) and all(type(n) is int and n >= 0 for n in shape)
 
 
 def is_tag(tag: object) -> bool:

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 
-from hubless.errors import FederationError, SignatureMismatch, UnknownVersion
+from hubless.errors import FederationError, HublessError, SignatureMismatch, UnknownVersion
 from hubless.federate import layout
 from hubless.signature import Signature
 from hubless.store.base import Store
 
 FORMAT = 1
 _LARGEST = 64 << 20
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+
+
+def check_limit(limit: float) -> float:
+    """The root mean square beyond which params count as diverged, if it can be one."""
+    if not (math.isfinite(limit) and limit > 0):
+        raise FederationError(f"limit must be a finite number above 0, not {limit}")
+    return limit
 
 
 @dataclass(frozen=True)
@@ -43,7 +52,7 @@ class Agreement:
         try:
             document = json.loads(raw)
             version = document["hubless"]
-        except (ValueError, KeyError, TypeError):
+        except _UNREADABLE:
             raise FederationError(
                 f"{where}/{layout.FEDERATION} is not a federation's record: choose another folder, "
                 "or remove it"
@@ -55,11 +64,13 @@ class Agreement:
             )
         try:
             signature = Signature.from_json(json.dumps(document["signature"]))
-            mode, limit = str(document["mode"]), float(document["limit"])
+            limit = check_limit(float(document["limit"]))
             strategy, slots = str(document["strategy"]), tuple(map(str, document["slots"]))
-            return cls(mode, signature, limit, strategy, slots)
-        except (ValueError, KeyError, TypeError) as error:
-            raise FederationError(f"{where}/{layout.FEDERATION} is damaged: {error!r}") from None
+            return cls(str(document["mode"]), signature, limit, strategy, slots)
+        except (*_UNREADABLE, HublessError) as error:
+            raise FederationError(
+                f"{where}/{layout.FEDERATION} is damaged ({error}): choose another folder"
+            ) from None
 
     def hold(self, mine: Agreement, where: str) -> None:
         """Raise unless a member that agrees to `mine` can take part."""

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Literal
 
 from hubless import events
-from hubless.errors import FederationError, Refused, StoreError
+from hubless.errors import FederationError, Refused
 from hubless.federate import layout
 from hubless.federate.averaging import Averaged, average
 from hubless.federate.federation import KEPT_UPDATES, Federation
@@ -28,6 +28,7 @@ class Asynchronous(Federation):
     """A member that never waits."""
 
     mode = "async"
+    trains_on_alone = True
 
     def __init__(self, store: Reliable, terms: Terms, peers: Literal["new", "all"] = "new") -> None:
         if peers not in ("new", "all"):
@@ -40,12 +41,8 @@ class Asynchronous(Federation):
     def _exchange(
         self, signature: Signature, flat: Flat, examples: int, metrics: Mapping[str, float]
     ) -> Flat | None:
-        try:
-            self._post(layout.UPDATES, signature, flat, examples, metrics)
-            return self._take_in(signature, flat, examples)
-        except StoreError as error:
-            self.events.emit(events.Offline(client=self.client, reason=str(error)))
-            return None
+        self._post(layout.UPDATES, signature, flat, examples, metrics)
+        return self._take_in(signature, flat, examples)
 
     def _take_in(self, signature: Signature, flat: Flat, examples: int) -> Flat | None:
         started = self.clock.now()
@@ -75,10 +72,8 @@ class Asynchronous(Federation):
             self.version += 1
             self.events.emit(events.Nothing(client=self.client, version=self.version))
             return None
-        for posted in averaged.included:
-            self._seen[posted.client] = posted.rank
+        self._note(averaged)
         self.state.arrive(averaged.flat, slots)
-        self.version = max(self.version, *(p.version for p in averaged.included)) + 1
         self.events.emit(
             events.Pulled(
                 client=self.client,
@@ -119,7 +114,17 @@ class Asynchronous(Federation):
 
     def _collective(self, signature: Signature) -> Flat | None:
         averaged = collective(self.store, signature, self.strategy, self._refuse, self.limit)
-        return averaged.flat if averaged else None
+        if averaged is None:
+            return None
+        self._note(averaged)
+        return averaged.flat
+
+    def _note(self, averaged: Averaged) -> None:
+        """Remember what was taken in: it counts once, and moves this member's version."""
+        for posted in averaged.included:
+            self._seen[posted.client] = posted.rank
+        reached = max(self.version, *(p.version for p in averaged.included)) + 1
+        self.version = min(reached, layout.VERSIONS - 1)
 
 
 def collective(

@@ -17,8 +17,7 @@ from hubless.federate.reduction import (
     Local,
     Source,
     Stored,
-    open_update,
-    read_ahead,
+    open_updates,
     reduce,
 )
 from hubless.params import Array, settle
@@ -61,13 +60,17 @@ def average(
     renewals: Counter[str] = Counter()
     while included:
         try:
-            _open_all(store, signature, included, opened, limit)
+            fresh = [p for p in included if p.key not in opened]
+            arrived = open_updates(store, fresh, signature, limit, ahead=True)
+            opened.update((stored.key, stored) for stored in arrived)
             return _reduce(store, signature, included, opened, strategy, own, version, advance)
         except Refused as refusal:
             refuse(refusal)
             included = [p for p in included if p.key != refusal.key]
         except NotFound as missing:
-            client = next(p.client for p in included if p.key == missing.key)
+            client = next((p.client for p in included if p.key == missing.key), "")
+            if not client:
+                raise
             renewals[client] += 1
             newest = layout.newest(layout.parse_updates(store.list(layout.UPDATES)))
             included = [p for p in included if p.client != client]
@@ -82,22 +85,6 @@ def average(
             refuse(Refused(client, error.key, f"it cannot be read: {error}"))
             included = [p for p in included if p.key != error.key]
     return None
-
-
-def _open_all(
-    store: Store,
-    signature: Signature,
-    included: Sequence[Posted],
-    opened: dict[str, Stored],
-    limit: float,
-) -> None:
-    def opening(posted: Posted) -> Callable[[], Stored]:
-        return lambda: open_update(store, posted, signature, limit, len(included))
-
-    fresh = [p for p in included if p.key not in opened]
-    arrived = read_ahead((opening(p) for p in fresh), store.parallel, 2 * store.parallel)
-    for posted, stored in zip(fresh, arrived, strict=True):
-        opened[posted.key] = stored
 
 
 def _reduce(

@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hubless import __version__, events
 from hubless.errors import (
     AlreadyExists,
     FederationError,
     NameTaken,
+    ParamsError,
     Refused,
     StoreError,
     Unsupported,
@@ -52,6 +54,8 @@ class Federation(ABC):
     """One member's end of a federation; made by `hubless.join`."""
 
     mode: str
+    trains_on_alone = False
+    """Whether a member goes on by itself while the store is out of reach."""
 
     def __init__(self, store: Reliable, terms: Terms) -> None:
         self.store = store
@@ -77,7 +81,8 @@ class Federation(ABC):
         self.incarnation = self._begin_life(layout.lives(entries, self.client))
         self.sequence = max((p.sequence for p in mine), default=-1) + 1
         self.resumed = bool(mine)
-        self.version = max((p.version + 1 for p in mine), default=0)
+        reached = max((p.version + 1 for p in mine), default=0)
+        self.version = min(reached, layout.VERSIONS - 1)
         self.events.emit(
             events.Joined(
                 client=self.client,
@@ -103,16 +108,31 @@ class Federation(ABC):
         if self.terms.participation < 1 and self._rng.random() >= self.terms.participation:
             self.events.emit(events.Skipped(client=self.client, step=self._calls))
             return model
+        try:
+            result = self._share(model, examples, noted)
+        except StoreError as error:
+            if not self.trains_on_alone:
+                raise
+            self.events.emit(events.Offline(client=self.client, reason=str(error)))
+            return model
+        return model if result is None else load(model, result)
+
+    def _share(
+        self, model: Model, examples: int, metrics: Mapping[str, float]
+    ) -> dict[str, NDArray[Any]] | None:
         params = shared_params(model, self.terms.share)
         signature = self._agree(Signature.of(params))
         flat = signature.pack(params)
-        check_own(signature, flat)
-        result = self._exchange(signature, flat, examples, noted)
-        return model if result is None else load(model, signature.unpack(result))
+        # a model on an accelerator was copied to get here, and once is enough
+        del params
+        check_own(signature, flat, self.limit)
+        result = self._exchange(signature, flat, examples, metrics)
+        return None if result is None else signature.unpack(result)
 
     def pull(self, model: M) -> M:
         """Load what the federation as a whole has arrived at, sharing nothing.
 
+        What is loaded counts as taken in: the next step averages in what is newer.
         Before anybody shared anything those are the params that everybody starts from, if a
         member joined with `model=`; otherwise the model stays as it is.
         """
@@ -132,8 +152,10 @@ class Federation(ABC):
         signature = self._agree(Signature.of(params))
         result = self._collective(signature)
         if result is None:
+            result = self._initial(signature)
+        if result is None:
             flat = signature.pack(params)
-            check_own(signature, flat)
+            check_own(signature, flat, self.limit)
             self._put_once(layout.INITIAL, codec.encode(signature, flat, {"client": self.client}))
             result = self._initial(signature)
         if result is None:
@@ -256,6 +278,10 @@ class Federation(ABC):
                 "metrics": json.dumps(dict(metrics)),
             },
         )
+        if len(parts[0]) > codec.header_limit(signature):
+            raise ParamsError(
+                f"metrics take {len(parts[0])} bytes, which is more than peers accept: share fewer"
+            )
         self.store.put(posted.key, parts)
         self.events.emit(
             events.Pushed(

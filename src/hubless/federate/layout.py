@@ -22,7 +22,7 @@ import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from hubless.errors import BadName
+from hubless.errors import BadName, FederationError
 from hubless.store.base import Entry
 
 FEDERATION = "federation.json"
@@ -31,13 +31,18 @@ MEMBERS = "members/"
 UPDATES = "updates/"
 ROUNDS = "rounds/"
 
-_NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?")
-_LIFE = re.compile(r"members/(?P<client>[^/=]+)=(?P<incarnation>\d{4}[0-9a-f]{8})\.json")
+_CLIENT = r"(?P<client>[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?)"
+_INCARNATION = r"(?P<incarnation>[0-9]{4}[0-9a-f]{8})"
+_NAME = re.compile(_CLIENT)
+_LIFE = re.compile(rf"members/{_CLIENT}={_INCARNATION}\.json")
 _UPDATE = re.compile(
-    r"(?P<folder>(?:rounds/(?P<round>\d{8})/)?updates/)(?P<client>[^/=]+)="
-    r"(?P<sequence>\d{8})-(?P<incarnation>\d{4}[0-9a-f]{8})"
-    r"-(?P<examples>\d+)-(?P<version>\d+)-(?P<signature>[0-9a-f]{12})\.safetensors"
+    rf"(?P<folder>(?:rounds/[0-9]{{8}}/)?updates/){_CLIENT}="
+    rf"(?P<sequence>[0-9]{{8}})-{_INCARNATION}"
+    r"-(?P<examples>[0-9]{1,15})-(?P<version>[0-9]{1,12})-(?P<signature>[0-9a-f]{12})\.safetensors"
 )
+_SEQUENCES = 10**8
+_LIVES = 10**4
+VERSIONS = 10**12
 
 
 def check_name(client: str) -> str:
@@ -64,7 +69,10 @@ class Incarnation:
     @classmethod
     def after(cls, known: Iterable[Incarnation]) -> Incarnation:
         """A new life, ranking above all that are known of."""
-        return cls(max((i.count for i in known), default=0) + 1, secrets.token_hex(4))
+        count = max((i.count for i in known), default=0) + 1
+        if count >= _LIVES:
+            raise FederationError("this client name is used up: join under another name")
+        return cls(count, secrets.token_hex(4))
 
     @classmethod
     def parse(cls, text: str) -> Incarnation:
@@ -91,6 +99,9 @@ class Posted:
 
     @property
     def key(self) -> str:
+        """Where the update lies."""
+        if self.sequence >= _SEQUENCES:
+            raise FederationError(f"client name {self.client!r} is used up: join under another")
         return (
             f"{self.folder}{self.client}={self.sequence:08d}-{self.incarnation}"
             f"-{self.examples}-{self.version}-{self.signature}.safetensors"
@@ -179,10 +190,24 @@ class Plan:
         return json.dumps({"included": list(self.included), "before": before}).encode()
 
     @classmethod
-    def parse(cls, raw: bytes, attempt: int) -> Plan:
-        document = json.loads(raw)
-        before = document["before"]
-        return cls(tuple(document["included"]), attempt, (before[0], before[1]) if before else None)
+    def parse(cls, raw: bytes, number: int, attempt: int) -> Plan:
+        """Read a round's plan; a damaged one binds nobody, and the error says which it is."""
+        try:
+            document = json.loads(raw)
+            included, before = document["included"], document["before"]
+            plan = cls(tuple(included), attempt, (before[0], before[1]) if before else None)
+            folders = {posted.folder for posted in plan.posted()}
+            earlier = plan.before is None or -1 <= int(plan.before[0]) < number
+            if len(plan.posted()) != len(included) or len(set(included)) != len(included):
+                raise ValueError("it includes what is no update")
+            if folders != {f"{round_folder(number)}updates/"} or not earlier:
+                raise ValueError("it refers to other rounds")
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            key = plan_key(number, attempt)
+            raise FederationError(
+                f"the plan of round {number} is damaged ({error}): remove {key} and go on"
+            ) from None
+        return plan
 
     def posted(self) -> list[Posted]:
         """The included updates, as their keys describe them."""

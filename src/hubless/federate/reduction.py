@@ -1,11 +1,13 @@
 """Reading peers' updates and folding them together, a stretch at a time.
 
-Memory does not grow with the number of updates: what is held is one stretch per read under
-way, and the totals of the stretch being folded.
+With a streaming reducer memory does not grow with the number of updates: what is held is one
+stretch per read under way, and the totals of the stretch being folded. Others, such as the
+median, hold a block of each.
 """
 
 from __future__ import annotations
 
+import math
 import queue
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -55,7 +57,8 @@ class Stored:
     """A stored object: its header is held against the signature before any params are read.
 
     Everything that can be wrong with it raises Refused, naming the client it is from. `says` is
-    what its metadata has to say; objects of up to `whole` bytes are fetched in one request.
+    what its metadata has to say; so many bytes of params as `ahead` come along with the header, in
+    one request.
     """
 
     def __init__(
@@ -67,21 +70,21 @@ class Stored:
         signature: Signature,
         says: Mapping[str, str] | None = None,
         limit: float = ABSURD,
-        whole: int = 0,
+        ahead: int = 0,
     ) -> None:
         self.store, self.key, self.size, self.client = store, key, size, client
         self.signature, self.limit = signature, limit
         self._body = size - signature.size
-        self._kept: memoryview | None = None
-        self.metadata = self._open(says or {}, whole)
+        self._kept = memoryview(b"")
+        self.metadata = self._open(says or {}, ahead)
         self._digests = codec.block_digests(self.metadata)
 
     def stretch(self, blocks: range, into: memoryview | None) -> Flat:
         """These blocks' bytes, checked."""
         chosen = self.signature.blocks[blocks[0] : blocks[-1] + 1]
         start, stop = chosen[0].start, chosen[-1].stop
-        if self._kept is not None:
-            raw = self._kept[self._body + start : self._body + stop]
+        if stop <= len(self._kept):
+            raw = self._kept[start:stop]
         else:
             raw = self.store.read(self.key, self._body + start, self._body + stop, into)
         digests = self._digests[blocks[0] : blocks[-1] + 1]
@@ -95,19 +98,17 @@ class Stored:
                 raise self._refused(trouble)
         return flat
 
-    def _open(self, says: Mapping[str, str], whole: int) -> dict[str, str]:
+    def _open(self, says: Mapping[str, str], ahead: int) -> dict[str, str]:
         if not 8 < self._body <= codec.header_limit(self.signature):
             raise self._refused(self._look())
-        small = self.size <= whole
-        raw = self.store.read(self.key, 0, self.size if small else self._body)
+        raw = self.store.read(self.key, 0, min(self.size, self._body + ahead))
         try:
             metadata = codec.decode_header(raw[: self._body], self.signature)
         except ValueError as error:
             raise self._refused(str(error)) from None
         if any(metadata.get(name) != value for name, value in says.items()):
             raise self._refused("its header belongs to another object than its key")
-        if small:
-            self._kept = raw
+        self._kept = raw[self._body :]
         return metadata
 
     def _look(self) -> str:
@@ -120,21 +121,27 @@ class Stored:
         return Refused(self.client, self.key, reason)
 
 
-def open_update(
-    store: Store, posted: Posted, signature: Signature, limit: float, sharing: int
-) -> Stored:
-    """A listed update, checked as far as its header goes.
+def open_updates(
+    store: Store, listed: Sequence[Posted], signature: Signature, limit: float, ahead: bool
+) -> Iterator[Stored]:
+    """Listed updates, in order, each checked as far as its header goes.
 
-    `sharing` so many at one time: small ones are then fetched whole, in one request, as long as
-    memory stays bounded. With 0 only the header is fetched.
+    With `ahead`, small ones come whole with their header, as long as memory stays bounded.
     """
-    says = {
-        "client": posted.client,
-        "examples": str(posted.examples),
-        "sequence": str(posted.sequence),
-    }
-    whole = min(store.request_bytes, _HELD_BYTES // sharing) if sharing else 0
-    return Stored(store, posted.key, posted.size, posted.client, signature, says, limit, whole)
+    room = _HELD_BYTES // max(1, len(listed))
+    whole = signature.size if ahead and signature.size <= min(store.request_bytes, room) else 0
+
+    def opening(posted: Posted) -> Callable[[], Stored]:
+        says = {
+            "client": posted.client,
+            "examples": str(posted.examples),
+            "sequence": str(posted.sequence),
+        }
+        return lambda: Stored(
+            store, posted.key, posted.size, posted.client, signature, says, limit, whole
+        )
+
+    return read_ahead((opening(p) for p in listed), store.parallel, 2 * store.parallel)
 
 
 def implausible(signature: Signature, flat: Flat, start: int, block: Block, limit: float) -> str:
@@ -153,7 +160,7 @@ def implausible(signature: Signature, flat: Flat, start: int, block: Block, limi
         whole = len(values) // _ROW * _ROW
         rows, rest = values[:whole].reshape(-1, _ROW), values[whole:]
         squares = float(np.vecdot(rows, rows).sum()) + float(np.vecdot(rest, rest))
-    if squares <= limit * limit * len(values):
+    if math.isfinite(squares) and squares <= limit * limit * len(values):
         return ""
     if np.isfinite(values).all():
         names = ", ".join(signature.names_within(block.start, block.stop)[:3])
@@ -163,10 +170,10 @@ def implausible(signature: Signature, flat: Flat, start: int, block: Block, limi
     return f"parameter {name!r} holds NaN or infinity"
 
 
-def check_own(signature: Signature, flat: Flat) -> None:
+def check_own(signature: Signature, flat: Flat, limit: float) -> None:
     """Refuse to share params that every peer would refuse."""
     for block in signature.blocks:
-        if trouble := implausible(signature, flat, 0, block, ABSURD):
+        if trouble := implausible(signature, flat, 0, block, limit):
             raise ParamsError(
                 f"nothing was shared: {trouble}. The model is untouched; lower the learning rate "
                 "or clip gradients, and go on from an earlier version with federation.pull(model)"
@@ -187,10 +194,13 @@ def reduce(
     Reads run ahead on threads; folding happens here, always in the order of the sources, so
     that the result is the same bytes wherever it is computed.
     """
-    stretches = _stretches(signature, blocks, len(sources), reducer.streaming, store)
+    most = store.request_bytes
+    if not reducer.streaming:
+        most = min(most, _HELD_BYTES // len(sources))
+    parts = stretches(signature, blocks, most)
     spare: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
     depth = store.parallel + 1 if store.parallel > 1 else 1
-    largest = max(_bytes(signature, s) for s in stretches)
+    largest = max(_bytes(signature, s) for s in parts)
     for _ in range(depth + 1):
         spare.put(memoryview(bytearray(0)))
 
@@ -203,9 +213,9 @@ def reduce(
 
         return job
 
-    jobs = (reading(source, stretch) for stretch in stretches for source in sources)
+    jobs = (reading(source, stretch) for stretch in parts for source in sources)
     arrived = read_ahead(jobs, store.parallel, depth)
-    for stretch in stretches:
+    for stretch in parts:
         chosen = [signature.blocks[i] for i in stretch]
         start = chosen[0].start
         totals: list[object | None] = [None] * len(chosen)
@@ -239,11 +249,8 @@ def read_ahead(jobs: Iterator[Callable[[], T]], parallel: int, depth: int) -> It
                 future.cancel()
 
 
-def _stretches(
-    signature: Signature, blocks: range, sources: int, streaming: bool, store: Store
-) -> list[range]:
-    """Cut a range of blocks into what one read should fetch."""
-    most = store.request_bytes if streaming else min(store.request_bytes, _HELD_BYTES // sources)
+def stretches(signature: Signature, blocks: range, most: int) -> list[range]:
+    """Cut a range of blocks into stretches of at most so many bytes, or of single blocks."""
     cuts: list[range] = []
     first = blocks.start
     for i in blocks:

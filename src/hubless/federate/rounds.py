@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from hubless.federate.layout import Plan, Posted, cut, plan_key
+from hubless.errors import NotFound
+from hubless.federate.layout import ROUNDS, Plan, Posted, cut, plan_key
 from hubless.federate.reduction import Flat, Local
 from hubless.signature import Signature
 from hubless.store.base import Entry, Store
 
-_PLAN = re.compile(r"rounds/(\d{8})/plan-(\d{4})\.json")
-_SLICE = re.compile(r"rounds/(\d{8})/slices-(\d{4})/(\d{5})\.safetensors")
+_PLAN = re.compile(r"rounds/([0-9]{8})/plan-([0-9]{4})\.json")
+_SLICE = re.compile(r"rounds/([0-9]{8})/slices-([0-9]{4})/([0-9]{5})\.safetensors")
 
 
 @dataclass
@@ -44,10 +45,14 @@ def parse_rounds(entries: Iterable[Entry]) -> dict[int, Round]:
         elif match := _SLICE.fullmatch(entry.key):
             round_ = rounds.setdefault(int(match[1]), Round())
             round_.slices.setdefault(int(match[2]), {})[int(match[3])] = entry
-        elif posted := Posted.parse(entry):
+        elif (posted := Posted.parse(entry)) and posted.folder.startswith(ROUNDS):
             number = int(posted.folder.split("/")[1])
             rounds.setdefault(number, Round()).updates[posted.key] = posted
     return dict(sorted(rounds.items()))
+
+
+class Superseded(Exception):
+    """A round went out of use while this member was still at it; a later one has its place."""
 
 
 class Plans:
@@ -61,18 +66,21 @@ class Plans:
         """The plan of a round's attempt, which must have been seen in a listing."""
         at = number, attempt
         if at not in self._known:
-            raw = self._store.get(plan_key(number, attempt), 64 << 20)
-            self._known[at] = Plan.parse(raw, attempt)
+            try:
+                raw = self._store.get(plan_key(number, attempt), 64 << 20)
+            except NotFound as collected:
+                raise Superseded(number) from collected
+            self._known[at] = Plan.parse(raw, number, attempt)
         return self._known[at]
+
+    def forget(self, rounds: Collection[int]) -> None:
+        """Keep only the plans of these rounds."""
+        self._known = {at: plan for at, plan in self._known.items() if at[0] in rounds}
 
     def newest(self, number: int, rounds: Mapping[int, Round]) -> Plan | None:
         """The plan that binds a round, or None while it is open."""
         attempt = rounds.get(number, Round()).attempt
         return None if attempt is None else self.get(number, attempt)
-
-
-class Superseded(Exception):
-    """A round went out of use while this member was still at it; a later one has its place."""
 
 
 @dataclass(frozen=True)

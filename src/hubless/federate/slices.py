@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from hubless.errors import Refused
 from hubless.federate.layout import ROUNDS
-from hubless.federate.reduction import Flat, Stored, implausible
-from hubless.federate.rounds import Plans, Result, Work, parse_rounds
+from hubless.federate.reduction import Flat, Stored, implausible, stretches
+from hubless.federate.rounds import Plans, Result, Superseded, Work, parse_rounds
 from hubless.params import scaled
 from hubless.signature import Block, Signature
 from hubless.store import codec
@@ -52,18 +52,17 @@ def read_slice(
     signature, blocks = work.signature, work.cuts[index]
     shape = slice_signature(signature, blocks, names)
     owner = work.plan.posted()[index].client
-    stored = Stored(
-        store, entry.key, entry.size, owner, shape, work.says(index), whole=store.request_bytes
-    )
     start, stop = extent(signature, blocks)
     out = work.out[start:stop]
-    # params come first, so the blocks that reach into them are the leading ones
-    for i, block in enumerate(shape.blocks):
-        if block.start >= len(out):
-            break
-        raw = stored.stretch(range(i, i + 1), None)
-        end = min(block.stop, len(out))
-        out[block.start : end] = raw[: end - block.start]
+    # params come first, and what the optimizer remembers after them is not needed here
+    reaching = sum(block.start < len(out) for block in shape.blocks)
+    ahead = min(shape.blocks[reaching - 1].stop, store.request_bytes)
+    says = work.says(index)
+    stored = Stored(store, entry.key, entry.size, owner, shape, says, ahead=ahead)
+    for part in stretches(shape, range(reaching), store.request_bytes):
+        first = shape.blocks[part[0]].start
+        raw = stored.stretch(part, None)
+        out[first : first + len(raw)] = raw[: len(out) - first]
     for i in blocks:
         if trouble := implausible(signature, work.out, 0, signature.blocks[i], limit):
             raise Refused(owner, entry.key, trouble)
@@ -76,14 +75,18 @@ def newest_result(
     rounds = parse_rounds(store.list(ROUNDS))
     plans = Plans(store)
     for number in sorted(rounds, reverse=True):
-        if (plan := plans.newest(number, rounds)) is None:
+        try:
+            plan = plans.newest(number, rounds)
+        except Superseded:
+            continue
+        if plan is None:
             continue
         work = Work(signature, number, plan)
         there = rounds[number].slices.get(plan.attempt, {})
-        if len(there) < len(work.cuts):
+        if not all(index in there for index in range(len(work.cuts))):
             continue
-        for index, entry in there.items():
-            read_slice(store, work, index, entry, names, limit)
+        for index in range(len(work.cuts)):
+            read_slice(store, work, index, there[index], names, limit)
         return number, Result(work.out, plan)
     return None
 

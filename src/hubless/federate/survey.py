@@ -12,7 +12,7 @@ from hubless.federate import layout
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.asynchronous import collective
 from hubless.federate.layout import Posted
-from hubless.federate.reduction import Flat, Stored, open_update
+from hubless.federate.reduction import Flat, open_updates
 from hubless.federate.slices import newest_result
 from hubless.store.base import Store
 from hubless.strategy.fedavg import FedAvg
@@ -33,7 +33,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Model:
+class Collective:
     """What a federation has arrived at, and whose updates are in it."""
 
     flat: Flat
@@ -59,7 +59,7 @@ def survey(store: Store) -> tuple[Agreement, list[Member]]:
     return agreement, [_member(store, agreement, posted) for posted in newest.values()]
 
 
-def arrived_at(store: Store, refuse: Callable[[Refused], None]) -> tuple[Agreement, Model]:
+def arrived_at(store: Store, refuse: Callable[[Refused], None]) -> tuple[Agreement, Collective]:
     """The federation's model: everybody's newest averaged, or the newest complete round."""
     agreement = agreed(store)
     if agreement.mode == "sync":
@@ -67,19 +67,22 @@ def arrived_at(store: Store, refuse: Callable[[Refused], None]) -> tuple[Agreeme
         if found is None:
             raise FederationError(f"no round is complete at {store.url} yet")
         number, result = found
-        return agreement, Model(result.flat, [p.client for p in result.plan.posted()], number + 1)
+        clients = [p.client for p in result.plan.posted()]
+        return agreement, Collective(result.flat, clients, number + 1)
     averaged = collective(store, agreement.signature, FedAvg(), refuse, agreement.limit)
     if averaged is None:
         raise FederationError(f"there is no usable update at {store.url} yet")
     version = max(p.version for p in averaged.included)
-    return agreement, Model(averaged.flat, [p.client for p in averaged.included], version)
+    clients = [p.client for p in averaged.included]
+    return agreement, Collective(averaged.flat, clients, version)
 
 
 def _member(store: Store, agreement: Agreement, posted: Posted) -> Member:
     trouble, metrics = "", {}
+    signature, limit = agreement.signature, agreement.limit
     try:
-        stored: Stored = open_update(store, posted, agreement.signature, agreement.limit, 0)
-        metrics = json.loads(stored.metadata.get("metrics", "{}"))
+        (stored,) = open_updates(store, [posted], signature, limit, ahead=False)
+        metrics = _numbers(stored.metadata.get("metrics", "{}"))
     except Refused as refusal:
         trouble = refusal.reason
     except (StoreError, ValueError) as error:
@@ -95,3 +98,12 @@ def _member(store: Store, agreement: Agreement, posted: Posted) -> Member:
         metrics,
         trouble,
     )
+
+
+def _numbers(text: str) -> dict[str, float]:
+    """Metrics as a peer wrote them, if that is what they are."""
+    try:
+        document = json.loads(text)
+        return {str(name): float(value) for name, value in document.items()}
+    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError):
+        raise ValueError("its metrics cannot be read") from None

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from hubless.errors import FederationError
 from hubless.events import Listener
+from hubless.federate.agreement import check_limit
 from hubless.federate.layout import check_name
 from hubless.federate.reduction import ABSURD
 from hubless.patience import Clock, SystemClock
@@ -29,6 +30,7 @@ class Terms:
 
     def __post_init__(self) -> None:
         check_name(self.client)
+        check_limit(self.limit)
         if self.every < 1:
             raise FederationError(f"every must be at least 1, not {self.every}")
         if not 0 < self.participation <= 1:

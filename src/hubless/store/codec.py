@@ -15,7 +15,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from hubless.signature import Block, Signature, is_tag
+from hubless.signature import Block, Signature, is_shape, is_tag
 from hubless.store.base import Bytes
 
 FORMAT = "1"
@@ -136,10 +136,9 @@ def _shapes(document: Mapping[str, object]) -> dict[str, tuple[str, tuple[int, .
     for name, spec in document.items():
         if not isinstance(spec, dict) or not is_tag(spec.get("dtype")):
             raise ValueError(f"its header describes {name!r} in no known dtype")
-        shape = spec.get("shape")
-        if not isinstance(shape, list) or not all(isinstance(n, int) and n >= 0 for n in shape):
+        if not is_shape(spec.get("shape")):
             raise ValueError(f"its header gives {name!r} no shape")
-        shapes[name] = (str(spec["dtype"]), tuple(shape))
+        shapes[name] = (str(spec["dtype"]), tuple(spec["shape"]))
     return shapes
 
 

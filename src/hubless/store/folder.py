@@ -11,6 +11,7 @@ import errno
 import itertools
 import os
 import re
+import secrets
 import socket
 import time
 from collections.abc import Iterator, Sequence
@@ -39,6 +40,8 @@ class FolderStore(Store):
         self.root = Path(root).expanduser().absolute()
         self.url = self.root.as_uri()
         self._host = re.sub(r"\W", "_", socket.gethostname())
+        # containers may share a host's name and all be process 1
+        self._nonce = secrets.token_hex(4)
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -49,7 +52,8 @@ class FolderStore(Store):
         target = self.root / check_key(key)
         if _STAGING in target.parts:
             raise ValueError(f"{key!r} is not a key: {_STAGING} is where writes are prepared")
-        staged = self.root / _STAGING / f"{self._host}-{os.getpid()}-{next(_counter)}"
+        name = f"{self._host}-{os.getpid()}-{self._nonce}-{next(_counter)}"
+        staged = self.root / _STAGING / name
         try:
             _write(staged, parts)
             _place(staged, target, create)
@@ -105,7 +109,9 @@ class FolderStore(Store):
     @contextlib.contextmanager
     def _opened(self, key: str) -> Iterator[int]:
         try:
-            descriptor = os.open(f"{self.root}/{check_key(key)}", os.O_RDONLY | os.O_CLOEXEC)
+            # without blocking, because somebody may have put a pipe there
+            flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+            descriptor = os.open(f"{self.root}/{check_key(key)}", flags)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"there is no {key} in {self.root}", key) from None
         except OSError as error:
@@ -120,21 +126,23 @@ class FolderStore(Store):
             os.close(descriptor)
 
     def _walk(self, prefix: str) -> Iterator[Entry]:
-        try:
-            items = list(os.scandir(self.root / prefix))
-        except (FileNotFoundError, NotADirectoryError):
-            return
-        for item in items:
-            if item.name == _STAGING:
-                continue
+        """All files below a prefix; links are not followed, as they may lead anywhere."""
+        folders = [prefix]
+        while folders:
+            prefix = folders.pop()
             try:
-                if item.is_dir():
-                    yield from self._walk(f"{prefix}{item.name}/")
-                else:
-                    status = item.stat()
-                    yield Entry(prefix + item.name, status.st_size, status.st_mtime)
-            except FileNotFoundError:
-                continue  # its owner deleted it between the two calls
+                items = list(os.scandir(self.root / prefix))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            for item in items:
+                if item.is_dir(follow_symlinks=False):
+                    if item.name != _STAGING:
+                        folders.append(f"{prefix}{item.name}/")
+                elif item.is_file(follow_symlinks=False):
+                    # its owner may delete it between the two calls
+                    with contextlib.suppress(FileNotFoundError):
+                        status = item.stat()
+                        yield Entry(prefix + item.name, status.st_size, status.st_mtime)
 
     def _collect_abandoned(self) -> None:
         """Remove what writers that were killed left in the staging folder."""

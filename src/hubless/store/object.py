@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Bucket
 
 _PART_BYTES = 8 << 20
+_HELD_BYTES = 256 << 20
 _process = 0
 _CLIENT_OPTIONS = {
     "allow_http",
@@ -61,8 +62,8 @@ class ObjectStore(Store):
         if endpoint:
             config["base_url" if url.startswith("gs:") else "endpoint"] = endpoint
         self._ranges = True
-        self._whole = "", b""
-        self._whole_lock = threading.Lock()
+        self._wholes: dict[str, bytes] = {}
+        self._lock = threading.Lock()
         self._bucket = _open(self.url, config)
 
     def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
@@ -136,10 +137,12 @@ class ObjectStore(Store):
 
     def _from_whole(self, key: str, start: int, stop: int) -> memoryview:
         """Serve a range from the whole object, for servers that do not answer range requests."""
-        with self._whole_lock:
-            if self._whole[0] != key:
-                self._whole = key, self.get(key, limit=1 << 62)
-            body = self._whole[1]
+        with self._lock:
+            if key not in self._wholes:
+                self._wholes[key] = self.get(key, limit=1 << 62)
+                while len(self._wholes) > 1 and sum(map(len, self._wholes.values())) > _HELD_BYTES:
+                    del self._wholes[next(iter(self._wholes))]
+            body = self._wholes[key]
         if stop > len(body):
             raise WrongSize(f"{key} ends at byte {len(body)}, before {stop}", key)
         return memoryview(body)[start:stop]
