@@ -25,8 +25,6 @@ else:
 Params: TypeAlias = Mapping[str, Array]
 A = TypeVar("A", bound=Any)
 
-_PIECE = 1 << 16
-
 
 def is_tensor(array: object) -> bool:
     """Whether this is a torch tensor, without importing torch to find out."""
@@ -94,20 +92,14 @@ def scaled(array: A, weight: float) -> A:
     return cast(A, np.asarray(np.multiply(array, dtype.type(weight), dtype=dtype, order="C")))
 
 
-def add_scaled(total: A, array: A, weight: float) -> None:
-    """`total += array * weight` in place."""
+def add_scaled(total: A, array: A, weight: float, spent: bool = False) -> None:
+    """`total += array * weight` in place; an array that is `spent` may be overwritten."""
     if is_tensor(total):
         total.add_(array.to(total.dtype), alpha=weight)
         return
-    total, array = total.reshape(-1), array.reshape(-1)
-    factor = total.dtype.type(weight)
-    # in pieces small enough that the product is still in cache when it is added
-    product = np.empty(min(_PIECE, total.size), total.dtype)
-    for start in range(0, total.size, _PIECE):
-        piece = total[start : start + _PIECE]
-        scratch = product[: piece.size]
-        np.multiply(array[start : start + _PIECE], factor, out=scratch, dtype=total.dtype)
-        np.add(piece, scratch, out=piece)
+    product = array if spent and array.dtype == total.dtype else None
+    product = np.multiply(array, total.dtype.type(weight), out=product, dtype=total.dtype)
+    np.add(total, product, out=total)
 
 
 def settle(total: A, like: Array) -> A:

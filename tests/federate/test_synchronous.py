@@ -142,6 +142,7 @@ def test_a_missed_quorum_can_be_waited_for_again(tmp_path: Path) -> None:
     with join("a") as a, join("b") as b:
         with pytest.raises(QuorumMissed, match="1 not seen yet"):
             a.step(params(1.0), examples=1)
+        a.deadline = b.deadline = 60.0  # type: ignore[attr-defined]
         results = together(2, lambda i: (a, b)[i].step(params(float(i)), examples=1))
         assert np.allclose(results[0]["w"], 0.5)
         assert np.allclose(results[1]["w"], 0.5)

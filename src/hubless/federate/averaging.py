@@ -63,7 +63,9 @@ def average(
             fresh = [p for p in included if p.key not in opened]
             arrived = open_updates(store, fresh, signature, limit, ahead=True)
             opened.update((stored.key, stored) for stored in arrived)
-            return _reduce(store, signature, included, opened, strategy, own, version, advance)
+            return _reduce(
+                store, signature, included, opened, strategy, own, version, limit, advance
+            )
         except Refused as refusal:
             refuse(refusal)
             included = [p for p in included if p.key != refusal.key]
@@ -95,6 +97,7 @@ def _reduce(
     strategy: Strategy,
     own: tuple[Local, int] | None,
     version: int | None,
+    limit: float,
     advance: Callable[[Block, Array], Array] | None,
 ) -> Averaged:
     reached = max(p.version for p in included) if version is None else version
@@ -111,6 +114,7 @@ def _reduce(
         target[...] = settle(total, target) if advance is None else advance(block, total)
 
     everything = range(len(signature.blocks))
-    reduce(signature, everything, sources, weights.tolist(), strategy.reducer, store, finish)
-    shares = weights.tolist()[0 if own is None else 1 :]
-    return Averaged(out, included, shares, sum(p.size for p in included))
+    shares, reducer = weights.tolist(), strategy.reducer
+    reduce(signature, everything, sources, shares, reducer, store, limit, finish)
+    peers = shares[0 if own is None else 1 :]
+    return Averaged(out, included, peers, sum(p.size for p in included))

@@ -152,7 +152,8 @@ class Completing(Federation):
             target[...], slots[block.start] = self.state.advance(block, total)
 
         reducer = self.strategy.reducer
-        reduce(signature, blocks, sources, weights.tolist(), reducer, self.store, finish)
+        shares = weights.tolist()
+        reduce(signature, blocks, sources, shares, reducer, self.store, self.limit, finish)
         self._made.update({start: (work.tag, held) for start, held in slots.items()})
         start, stop = extent(signature, blocks)
         names = self.strategy.optimizer.slots

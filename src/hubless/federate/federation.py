@@ -245,7 +245,7 @@ class Federation(ABC):
         if entry is None:
             return None
         stored = Stored(self.store, entry.key, entry.size, "first member", signature)
-        return np.array(stored.stretch(range(len(signature.blocks)), None))
+        return np.array(stored.checked(range(len(signature.blocks))))
 
     def _post(
         self,

@@ -8,12 +8,12 @@ median, hold a block of each.
 from __future__ import annotations
 
 import math
-import queue
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from functools import partial
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,14 +31,23 @@ Flat = NDArray[np.uint8]
 
 ABSURD = 1e9
 """Params whose root mean square over a block is beyond this have diverged."""
-_ROW = 4096
 _HELD_BYTES = 64 << 20
+_ROW = 4096
 
 
 class Source(Protocol):
-    """Params that can be read a stretch of blocks at a time."""
+    """Params that can be read a stretch of blocks at a time.
 
-    def stretch(self, blocks: range, into: memoryview | None) -> Flat: ...
+    What comes back writeable is the caller's to use up; what is read-only is somebody else's.
+    """
+
+    def stretch(self, blocks: range, into: memoryview | None = None) -> Flat:
+        """The bytes of these blocks, as they were written."""
+        ...
+
+    def checked(self, blocks: range, into: memoryview | None = None) -> Flat:
+        """The same, and Refused where the values are not finite or absurd."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -48,9 +57,16 @@ class Local:
     signature: Signature
     flat: Flat
 
-    def stretch(self, blocks: range, into: memoryview | None) -> Flat:
+    def stretch(self, blocks: range, into: memoryview | None = None) -> Flat:
+        """A read-only view of these blocks."""
         whole = self.signature.blocks
-        return self.flat[whole[blocks[0]].start : whole[blocks[-1]].stop]
+        view = self.flat[whole[blocks[0]].start : whole[blocks[-1]].stop]
+        view.flags.writeable = False
+        return view
+
+    def checked(self, blocks: range, into: memoryview | None = None) -> Flat:
+        """The same: own params were checked before they were shared."""
+        return self.stretch(blocks)
 
 
 class Stored:
@@ -79,21 +95,26 @@ class Stored:
         self.metadata = self._open(says or {}, ahead)
         self._digests = codec.block_digests(self.metadata)
 
-    def stretch(self, blocks: range, into: memoryview | None) -> Flat:
-        """These blocks' bytes, checked."""
-        chosen = self.signature.blocks[blocks[0] : blocks[-1] + 1]
+    def stretch(self, blocks: range, into: memoryview | None = None) -> Flat:
+        """These blocks' bytes, held against their digests."""
+        chosen = self.signature.blocks[blocks.start : blocks.stop]
         start, stop = chosen[0].start, chosen[-1].stop
         if stop <= len(self._kept):
-            raw = self._kept[start:stop]
+            raw = self._kept[start:stop].toreadonly()
         else:
             raw = self.store.read(self.key, self._body + start, self._body + stop, into)
-        digests = self._digests[blocks[0] : blocks[-1] + 1]
+        digests = self._digests[blocks.start : blocks.stop]
         if broken := codec.broken_block(raw, start, chosen, digests):
             raise self._refused(
                 f"bytes {broken.start} to {broken.stop} of its params do not match their digest"
             )
-        flat = np.frombuffer(raw, np.uint8)
-        for block in chosen:
+        return np.frombuffer(raw, np.uint8)
+
+    def checked(self, blocks: range, into: memoryview | None = None) -> Flat:
+        """The same, with finite and plausible values."""
+        flat = self.stretch(blocks, into)
+        start = self.signature.blocks[blocks.start].start
+        for block in self.signature.blocks[blocks.start : blocks.stop]:
             if trouble := implausible(self.signature, flat, start, block, self.limit):
                 raise self._refused(trouble)
         return flat
@@ -151,23 +172,28 @@ def implausible(signature: Signature, flat: Flat, start: int, block: Block, limi
     questions; only where it is too large are they told apart.
     """
     values = flat[block.start - start : block.stop - start].view(block.dtype)
-    if values.dtype.kind not in "fV":
+    if not _is_beyond(values, limit):
         return ""
-    if values.dtype.itemsize < 4:
-        values = scaled(values, 1.0)
-    with np.errstate(over="ignore", invalid="ignore"):
-        # in rows that BLAS does not spread over threads, which would cost more than it gains
-        whole = len(values) // _ROW * _ROW
-        rows, rest = values[:whole].reshape(-1, _ROW), values[whole:]
-        squares = float(np.vecdot(rows, rows).sum()) + float(np.vecdot(rest, rest))
-    if math.isfinite(squares) and squares <= limit * limit * len(values):
-        return ""
+    values = scaled(values, 1.0)
     if np.isfinite(values).all():
         names = ", ".join(signature.names_within(block.start, block.stop)[:3])
         return f"values in {names} are beyond {limit:g} in root mean square: training diverged"
     at = block.start + int(np.argmin(np.isfinite(values))) * block.dtype.itemsize
     name = signature.names_within(at, at + 1)[0]
     return f"parameter {name!r} holds NaN or infinity"
+
+
+def _is_beyond(values: NDArray[Any], limit: float) -> bool:
+    """Whether the root mean square is over the limit, or no number at all."""
+    if values.dtype.kind not in "fV":
+        return False
+    if values.dtype.itemsize < 4:
+        values = scaled(values, 1.0)
+    # in rows too short for BLAS to spread over threads, which costs more than it gains
+    rows = values.reshape(-1, _ROW) if len(values) % _ROW == 0 else values[None]
+    with np.errstate(over="ignore", invalid="ignore"):
+        squares = float(np.vecdot(rows, rows).sum())
+    return not (math.isfinite(squares) and squares <= limit * limit * len(values))
 
 
 def check_own(signature: Signature, flat: Flat, limit: float) -> None:
@@ -187,46 +213,48 @@ def reduce(
     weights: Sequence[float],
     reducer: Reducer,
     store: Store,
+    limit: float,
     finish: Callable[[Block, Array], None],
 ) -> None:
     """Fold a range of blocks over all sources, and hand `finish` each block's total.
 
-    Reads run ahead on threads; folding happens here, always in the order of the sources, so
-    that the result is the same bytes wherever it is computed.
+    A value that is not finite, or absurd, shows in a mean. So it is the mean that is checked, and
+    only where it looks suspicious, each source; other reducers may hide it, and check all.
+
+    Folding happens on this thread and in the order of the sources, so that the result is the same
+    bytes wherever it is computed.
     """
     most = store.request_bytes
     if not reducer.streaming:
         most = min(most, _HELD_BYTES // len(sources))
     parts = stretches(signature, blocks, most)
-    spare: queue.SimpleQueue[memoryview] = queue.SimpleQueue()
-    depth = store.parallel + 1 if store.parallel > 1 else 1
-    largest = max(_bytes(signature, s) for s in parts)
-    for _ in range(depth + 1):
-        spare.put(memoryview(bytearray(0)))
-
-    def reading(source: Source, stretch: range) -> Callable[[], tuple[Flat, memoryview]]:
-        def job() -> tuple[Flat, memoryview]:
-            into = spare.get()
-            if isinstance(source, Stored) and len(into) < largest:
-                into = memoryview(bytearray(largest))
-            return source.stretch(stretch, into), into
-
-        return job
-
-    jobs = (reading(source, stretch) for stretch in parts for source in sources)
-    arrived = read_ahead(jobs, store.parallel, depth)
-    for stretch in parts:
-        chosen = [signature.blocks[i] for i in stretch]
+    # one buffer serves all reads where they come one after another
+    largest = max(_bytes(signature, part) for part in parts)
+    into = memoryview(bytearray(largest)) if store.parallel <= 1 else None
+    jobs = (
+        partial(source.stretch if reducer.streaming else source.checked, part, into)
+        for part in parts
+        for source in sources
+    )
+    arrived = read_ahead(jobs, store.parallel, store.parallel + 1)
+    least = min((weight for weight in weights if weight > 0), default=1.0)
+    for part in parts:
+        chosen = [signature.blocks[i] for i in part]
         start = chosen[0].start
         totals: list[object | None] = [None] * len(chosen)
         for weight in weights:
-            flat, buffer = next(arrived)
+            flat = next(arrived)
+            spent = flat.flags.writeable
             for i, block in enumerate(chosen):
                 values = flat[block.start - start : block.stop - start].view(block.dtype)
-                totals[i] = reducer.add(totals[i], values, float(weight))
-            spare.put(buffer)
-        for block, total in zip(chosen, totals, strict=True):
-            finish(block, reducer.finish(total))
+                with np.errstate(over="ignore", invalid="ignore"):
+                    totals[i] = reducer.add(totals[i], values, weight, spent)
+        for i, block, total in zip(part, chosen, totals, strict=True):
+            reduced = reducer.finish(total)
+            if reducer.streaming and _is_beyond(np.asarray(reduced), limit * least / 2):
+                for source in sources:
+                    source.checked(range(i, i + 1))
+            finish(block, reduced)
 
 
 def read_ahead(jobs: Iterator[Callable[[], T]], parallel: int, depth: int) -> Iterator[T]:

@@ -61,7 +61,7 @@ def read_slice(
     stored = Stored(store, entry.key, entry.size, owner, shape, says, ahead=ahead)
     for part in stretches(shape, range(reaching), store.request_bytes):
         first = shape.blocks[part[0]].start
-        raw = stored.stretch(part, None)
+        raw = stored.stretch(part)
         out[first : first + len(raw)] = raw[: len(out) - first]
     for i in blocks:
         if trouble := implausible(signature, work.out, 0, signature.blocks[i], limit):
@@ -98,7 +98,7 @@ def read_slots(
     shape = stored.signature
     flat = np.empty(shape.size, np.uint8)
     for i, block in enumerate(shape.blocks):
-        flat[block.start : block.stop] = stored.stretch(range(i, i + 1), None)
+        flat[block.start : block.stop] = stored.stretch(range(i, i + 1))
     parts = shape.unpack(flat)
     slots: dict[int, Slots] = {}
     at = 0

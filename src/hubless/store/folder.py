@@ -33,7 +33,7 @@ class FolderStore(Store):
     when it is read, and its client's next one replaces it.
     """
 
-    request_bytes = 1 << 20
+    request_bytes = 1 << 19
     parallel = 1
 
     def __init__(self, root: str | Path) -> None:
@@ -66,21 +66,29 @@ class FolderStore(Store):
                 staged.unlink(missing_ok=True)
 
     def get(self, key: str, limit: int = 1 << 20) -> bytes:
-        with self._opened(key) as descriptor:
-            size = os.fstat(descriptor).st_size
+        descriptor = self._open(key)
+        size = os.fstat(descriptor).st_size
+        os.close(descriptor)
         if size > limit:
             raise WrongSize(f"{key} has {size} bytes, more than the {limit} expected", key)
         return bytes(self.read(key, 0, size))
 
     def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
         target = into[: stop - start] if into is not None else memoryview(bytearray(stop - start))
-        with self._opened(key) as descriptor:
+        descriptor = self._open(key)
+        try:
             done = 0
             while done < len(target):
                 count = os.preadv(descriptor, [target[done:]], start + done)
                 if count == 0:
                     raise WrongSize(f"{key} ends at byte {start + done}, before {stop}", key)
                 done += count
+        except IsADirectoryError:
+            raise NotFound(f"{self.root / key} is a folder, not an object", key) from None
+        except OSError as error:
+            raise StoreError(f"cannot read {self.root / key}: {error}", key) from error
+        finally:
+            os.close(descriptor)
         return target
 
     def list(self, prefix: str) -> list[Entry]:
@@ -106,24 +114,15 @@ class FolderStore(Store):
                         break
                     parent.rmdir()
 
-    @contextlib.contextmanager
-    def _opened(self, key: str) -> Iterator[int]:
+    def _open(self, key: str) -> int:
         try:
             # without blocking, because somebody may have put a pipe there
             flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-            descriptor = os.open(f"{self.root}/{check_key(key)}", flags)
+            return os.open(f"{self.root}/{check_key(key)}", flags)
         except (FileNotFoundError, NotADirectoryError):
             raise NotFound(f"there is no {key} in {self.root}", key) from None
         except OSError as error:
             raise StoreError(f"cannot read {self.root / key}: {error}", key) from error
-        try:
-            yield descriptor
-        except IsADirectoryError:
-            raise NotFound(f"{self.root / key} is a folder, not an object", key) from None
-        except OSError as error:
-            raise StoreError(f"cannot read {self.root / key}: {error}", key) from error
-        finally:
-            os.close(descriptor)
 
     def _walk(self, prefix: str) -> Iterator[Entry]:
         """All files below a prefix; links are not followed, as they may lead anywhere."""

@@ -39,7 +39,13 @@ class Reliable(Store):
         return self._again(lambda: self.store.get(key, limit), key)
 
     def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
-        return self._again(lambda: self.store.read(key, start, stop, into), key)
+        try:
+            # nearly all reads are served at once, and there are many
+            return self.store.read(key, start, stop, into)
+        except (NotFound, WrongSize, Denied, Unsupported):
+            raise
+        except StoreError:
+            return self._again(lambda: self.store.read(key, start, stop, into), key)
 
     def list(self, prefix: str) -> list[Entry]:
         return self._again(lambda: self.store.list(prefix), prefix)

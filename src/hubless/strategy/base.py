@@ -36,8 +36,11 @@ class Reducer(Protocol):
     An array is only valid during `add`: what is kept of it must be copied.
     """
 
-    def add(self, total: Any, array: Array, weight: float) -> Any:
-        """Take one more array in (the first into None); weights sum to one over all of them."""
+    def add(self, total: Any, array: Array, weight: float, spent: bool = False) -> Any:
+        """Take one more array in (the first into None); weights sum to one over all of them.
+
+        An array that is `spent` is not needed any more and may be overwritten.
+        """
         ...
 
     def finish(self, total: Any) -> Array:

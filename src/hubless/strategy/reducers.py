@@ -13,10 +13,10 @@ class Mean:
 
     streaming = True
 
-    def add(self, total: Array | None, array: Array, weight: float) -> Array:
+    def add(self, total: Array | None, array: Array, weight: float, spent: bool = False) -> Array:
         if total is None:
             return scaled(array, weight)
-        add_scaled(total, array, weight)
+        add_scaled(total, array, weight, spent)
         return total
 
     def finish(self, total: Array) -> Array:
@@ -37,7 +37,9 @@ class TrimmedMean:
         if not 0 <= self.cut < 0.5:
             raise ValueError(f"the share cut at each end must be in [0, 0.5), not {self.cut}")
 
-    def add(self, total: list[Array] | None, array: Array, weight: float) -> list[Array]:
+    def add(
+        self, total: list[Array] | None, array: Array, weight: float, spent: bool = False
+    ) -> list[Array]:
         return [*(total or []), scaled(array, 1.0)]
 
     def finish(self, total: list[Array]) -> Array:
@@ -52,7 +54,9 @@ class Median:
 
     streaming = False
 
-    def add(self, total: list[Array] | None, array: Array, weight: float) -> list[Array]:
+    def add(
+        self, total: list[Array] | None, array: Array, weight: float, spent: bool = False
+    ) -> list[Array]:
         return [*(total or []), scaled(array, 1.0)]
 
     def finish(self, total: list[Array]) -> Array:
