@@ -143,7 +143,7 @@ class Federation(ABC):
             result = self._initial(signature)
         if result is None:
             return model
-        self.state.arrive(result)
+        self.state.start_from(result)
         return load(model, signature.unpack(result))
 
     def start(self, model: M) -> M:
@@ -160,7 +160,7 @@ class Federation(ABC):
             result = self._initial(signature)
         if result is None:
             return model
-        self.state.arrive(result)
+        self.state.start_from(result)
         return load(model, signature.unpack(result))
 
     def attach(self, model: Model, optimizer: Optimizer, examples: int) -> None:

@@ -40,10 +40,14 @@ class ServerState:
         )
         return np.asarray(following), slots
 
-    def arrive(self, version: Flat, slots: Mapping[int, Slots] | None = None) -> None:
-        """Be at this version from now on."""
+    def arrive(self, version: Flat, slots: Mapping[int, Slots]) -> None:
+        """Have taken a step to this version."""
         self.step += 1
-        self.slots.update(slots or {})
+        self.slots.update(slots)
+        self.start_from(version)
+
+    def start_from(self, version: Flat) -> None:
+        """Be at this version, however it was come by."""
         if self.strategy.optimizer.needs_current:
             # a copy, because the caller may go on to change its arrays in place
             self.current = version.copy()

@@ -32,6 +32,7 @@ from hubless.signature import Signature
 from hubless.store.reliable import Reliable
 
 _SAY_AFTER = 5.0
+_READS = 20
 
 
 class Synchronous(Completing):
@@ -126,7 +127,7 @@ class Synchronous(Completing):
         return mine[0] if mine else None
 
     def _collective(self, signature: Signature) -> Flat | None:
-        for _ in pauses(self.clock, self.deadline):
+        for _ in pauses(self.clock, self.deadline, at_least=_READS):
             rounds = self._look()
             planned = [n for n, round_ in rounds.items() if round_.plans]
             if not planned:
@@ -213,7 +214,7 @@ class Synchronous(Completing):
     def _settle(self, number: int, result: Result) -> None:
         """Start from here next time."""
         self.version = number + 1
-        self.state.arrive(result.flat)
+        self.state.start_from(result.flat)
         self._reached = number, result.plan.attempt
         self._known |= {p.client for p in result.plan.posted()}
 

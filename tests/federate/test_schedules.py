@@ -1,0 +1,107 @@
+"""Thousands of seeded schedules of a federation under faults, and proof that they can fail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from unittest import mock
+
+import pytest
+from tests.support import schedules
+from tests.support.schedules import Report, ScheduleFailure, run_async, run_sync
+
+from hubless.federate import asynchronous, synchronous
+from hubless.federate.asynchronous import Asynchronous
+from hubless.federate.layout import Posted
+from hubless.federate.synchronous import Synchronous
+
+# HUBLESS_SCHEDULES=20 runs twenty times as many as fit into every day's tests
+TIMES = int(os.environ.get("HUBLESS_SCHEDULES", "1"))
+ASYNC, SYNC = 1000 * TIMES, 400 * TIMES
+CHUNK = 50
+
+
+def chunks(seeds: int) -> list[range]:
+    return [range(first, first + CHUNK) for first in range(0, seeds, CHUNK)]
+
+
+def found(run: Callable[[int], Report], seeds: int) -> str:
+    """What the first schedule that fails says, or nothing."""
+    for seed in range(seeds):
+        try:
+            run(seed)
+        except ScheduleFailure as failure:
+            return str(failure)
+    return ""
+
+
+@pytest.mark.parametrize("seeds", chunks(ASYNC), ids=str)
+def test_asynchronous_schedules(seeds: range) -> None:
+    for seed in seeds:
+        run_async(seed)
+
+
+@pytest.mark.parametrize("seeds", chunks(SYNC), ids=str)
+def test_synchronous_schedules(seeds: range) -> None:
+    for seed in seeds:
+        run_sync(seed)
+
+
+@pytest.mark.parametrize("run", [run_async, run_sync])
+def test_a_seed_is_a_schedule(run: Callable[[int], Report]) -> None:
+    for seed in range(10):
+        assert run(seed) == run(seed)
+
+
+def test_schedules_have_everything_that_can_go_wrong_in_them() -> None:
+    for run in run_async, run_sync:
+        counts = sum((run(seed).counts for seed in range(40)), start=Report(0).counts)
+        for what in ("kills", "stalls", "late writes", "bad objects"):
+            assert counts[what] >= 10, (run, what, counts)
+    assert counts["late"] or counts["quorum missed"]
+
+
+def test_finds_a_store_that_overwrites_what_exists() -> None:
+    complaint = found(lambda seed: run_sync(seed, sabotage="create"), 200)
+    assert "python -m tests.support.schedules --mode sync --seed " in complaint
+
+
+def test_finds_updates_deleted_before_their_successor_is_there() -> None:
+    def greedy(self: Asynchronous, listed: list[Posted]) -> None:
+        self._discard([p.key for p in listed if p.client == self.client][-1:])
+
+    with mock.patch.object(Asynchronous, "_collect", greedy):
+        assert "is lost" in found(run_async, 20)
+
+
+def test_finds_updates_that_pile_up() -> None:
+    with mock.patch.object(asynchronous, "KEPT_UPDATES", 3):
+        assert "superseded" in found(run_async, 50)
+
+
+def test_finds_updates_taken_in_twice() -> None:
+    def forgetful(self: Asynchronous, *arguments: object) -> object:
+        self._seen.clear()
+        return fresh(self, *arguments)
+
+    fresh: Callable[..., object] = Asynchronous._fresh
+    with mock.patch.object(Asynchronous, "_fresh", forgetful):
+        assert "back to" in found(run_async, 20)
+
+
+def test_finds_rounds_that_never_end() -> None:
+    def helpless(self: Synchronous, *arguments: object) -> None:
+        init(self, *arguments)
+        self.help_after = float("inf")
+
+    init: Callable[..., None] = Synchronous.__init__
+    with (
+        mock.patch.object(Synchronous, "__init__", helpless),
+        mock.patch.object(schedules, "_MOST_SECONDS", 300.0),
+    ):
+        assert "still running" in found(run_sync, 100)
+
+
+def test_finds_rounds_collected_while_they_are_read() -> None:
+    with mock.patch.object(synchronous, "KEPT_ROUNDS", 0):
+        assert found(run_sync, 100)
