@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
+
 from tests.support import servers
 from tests.support.servers import Server, Unavailable
 

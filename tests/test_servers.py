@@ -16,6 +16,7 @@ import obstore
 import pytest
 from obstore.exceptions import AlreadyExistsError, BaseError
 from obstore.store import ObjectStore
+
 from tests.support.proxy import faulty
 from tests.support.servers import ROOT, Server, launch, stop
 

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from unittest import mock
 
 import pytest
-from tests.support import schedules
-from tests.support.schedules import Report, ScheduleFailure, run_async, run_sync
 
 from hubless.federate import asynchronous, synchronous
 from hubless.federate.asynchronous import Asynchronous
 from hubless.federate.layout import Posted
 from hubless.federate.synchronous import Synchronous
+from tests.support import schedules
+from tests.support.schedules import Report, ScheduleFailure, run_async, run_sync
 
 # HUBLESS_SCHEDULES=20 runs twenty times as many as fit into every day's tests
 TIMES = int(os.environ.get("HUBLESS_SCHEDULES", "1"))

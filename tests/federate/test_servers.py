@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.support.servers import Server
 
 import hubless
 from hubless.errors import UnsafeStore
+from tests.support.servers import Server
 
 ALL = ["seaweedfs", "moto", "azurite", "rclone"]
 HONEST = ALL[:3]

@@ -3,6 +3,7 @@
 from typing import Any
 
 import pytest
+
 from tests.support.servers import Server
 from tests.support.soak import soak
 

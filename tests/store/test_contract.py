@@ -6,7 +6,6 @@ import uuid
 from pathlib import Path
 
 import pytest
-from tests.support.servers import Server
 
 from hubless.store import open_store
 from hubless.store.base import Store
@@ -14,6 +13,7 @@ from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
 from hubless.store.object import ObjectStore
 from hubless.testing import StoreContract
+from tests.support.servers import Server
 
 
 def _fresh(server: Server) -> ObjectStore:

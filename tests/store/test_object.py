@@ -11,11 +11,11 @@ import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
-from tests.support.servers import Server
 
 from hubless.errors import StoreError
 from hubless.store.base import Store
 from hubless.store.object import ObjectStore
+from tests.support.servers import Server
 
 # Forked in a process of its own, so that pytest's is neither copied nor stuck.
 _FORK = """
