@@ -150,9 +150,9 @@ class Signature:
                 lines.append(f"{name}: {_describe(b)} here, {_describe(a)} in the federation")
         return lines
 
-    def pack(self, params: Params) -> NDArray[np.uint8]:
-        """Copy params into one contiguous stretch of bytes."""
-        flat = np.empty(self.size, np.uint8)
+    def pack(self, params: Params, into: NDArray[np.uint8] | None = None) -> NDArray[np.uint8]:
+        """Copy params into one contiguous stretch of bytes, a new one if none is given."""
+        flat = np.empty(self.size, np.uint8) if into is None else into
         for name, view in self.unpack(flat).items():
             view[...] = to_numpy(name, params[name])
         return flat

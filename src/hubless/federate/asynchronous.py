@@ -38,19 +38,17 @@ class Asynchronous(Federation):
         self._seen: dict[str, tuple[Incarnation, int]] = {}
         self._bad: set[str] = set()
 
-    def _exchange(
-        self, signature: Signature, flat: Flat, examples: int, metrics: Mapping[str, float]
-    ) -> Flat | None:
-        self._post(layout.UPDATES, signature, flat, examples, metrics)
-        return self._take_in(signature, flat, examples)
+    def _exchange(self, own: Local, examples: int, metrics: Mapping[str, float]) -> Flat | None:
+        self._post(layout.UPDATES, own, examples, metrics)
+        return self._take_in(own, examples)
 
-    def _take_in(self, signature: Signature, flat: Flat, examples: int) -> Flat | None:
+    def _take_in(self, own: Local, examples: int) -> Flat | None:
         started = self.clock.now()
         listed = layout.parse_updates(self.store.list(layout.UPDATES))
         self._check_sole(listed)
         self._collect(listed)
         self._bad &= {p.key for p in listed}
-        fresh = self._fresh(listed, signature)
+        fresh = self._fresh(listed, own.signature)
         slots: dict[int, Slots] = {}
 
         def advance(block: Block, total: Array) -> Array:
@@ -59,12 +57,12 @@ class Asynchronous(Federation):
 
         averaged = average(
             self.store,
-            signature,
+            own.signature,
             fresh,
             self.strategy,
             refuse=self._refuse,
             limit=self.limit,
-            own=(Local(signature, flat), examples),
+            own=(own, examples),
             version=self.version,
             advance=advance,
         )

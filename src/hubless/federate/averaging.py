@@ -52,13 +52,18 @@ def average(
 ) -> Averaged | None:
     """Reduce the wanted updates, and one's own params with their examples, into one.
 
-    A bad update is handed to `refuse` and the rest is averaged without it; one that its owner
-    replaced meanwhile is taken in its newest form. None where nothing is left to average.
+    The result takes the place of one's own params. A bad update is handed to `refuse` and the
+    rest is averaged without it; one that its owner replaced meanwhile is taken in its newest form.
+    None where nothing is left to average.
     """
     included = list(wanted)
     opened: dict[str, Stored] = {}
     renewals: Counter[str] = Counter()
+    spoiled = False
     while included:
+        if spoiled and own is not None:
+            own[0].renew()
+        spoiled = True
         try:
             fresh = [p for p in included if p.key not in opened]
             arrived = open_updates(store, fresh, signature, limit, ahead=True)
@@ -107,7 +112,7 @@ def _reduce(
     if own is not None:
         sources, examples, staleness = [own[0], *sources], [own[1], *examples], [0, *staleness]
     weights = strategy.weights(examples, staleness, None if own is None else 0)
-    out = np.empty(signature.size, np.uint8)
+    out = np.empty(signature.size, np.uint8) if own is None else own[0].flat
 
     def finish(block: Block, total: Array) -> None:
         target = out[block.start : block.stop].view(block.dtype)

@@ -24,7 +24,7 @@ from hubless.federate import layout
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.layout import Incarnation, Posted
 from hubless.federate.model import M, Model, load, shared_params
-from hubless.federate.reduction import Flat, Stored, check_own
+from hubless.federate.reduction import Flat, Local, Stored, check_own
 from hubless.federate.serverstate import ServerState
 from hubless.federate.terms import Terms
 from hubless.rng import stream
@@ -126,7 +126,11 @@ class Federation(ABC):
         # a model on an accelerator was copied to get here, and once is enough
         del params
         check_own(signature, flat, self.limit)
-        result = self._exchange(signature, flat, examples, metrics)
+
+        def renew() -> None:
+            signature.pack(shared_params(model, self.terms.share), into=flat)
+
+        result = self._exchange(Local(signature, flat, renew), examples, metrics)
         return None if result is None else signature.unpack(result)
 
     def pull(self, model: M) -> M:
@@ -204,9 +208,7 @@ class Federation(ABC):
         return incarnation
 
     @abstractmethod
-    def _exchange(
-        self, signature: Signature, flat: Flat, examples: int, metrics: Mapping[str, float]
-    ) -> Flat | None:
+    def _exchange(self, own: Local, examples: int, metrics: Mapping[str, float]) -> Flat | None:
         """Share these params; what came back, or None where the member goes on with its own."""
 
     @abstractmethod
@@ -250,8 +252,7 @@ class Federation(ABC):
     def _post(
         self,
         folder: str,
-        signature: Signature,
-        flat: Flat,
+        own: Local,
         examples: int,
         metrics: Mapping[str, float],
     ) -> Posted:
@@ -263,13 +264,13 @@ class Federation(ABC):
             self.incarnation,
             examples,
             self.version,
-            signature.digest,
+            own.signature.digest,
         )
         # a number is used up even if the put fails: the object may be there all the same
         self.sequence += 1
         parts = codec.encode(
-            signature,
-            flat,
+            own.signature,
+            own.flat,
             {
                 "client": self.client,
                 "sequence": str(posted.sequence),
@@ -278,7 +279,7 @@ class Federation(ABC):
                 "metrics": json.dumps(dict(metrics)),
             },
         )
-        if len(parts[0]) > codec.header_limit(signature):
+        if len(parts[0]) > codec.header_limit(own.signature):
             raise ParamsError(
                 f"metrics take {len(parts[0])} bytes, which is more than peers accept: share fewer"
             )

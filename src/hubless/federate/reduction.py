@@ -52,10 +52,15 @@ class Source(Protocol):
 
 @dataclass(frozen=True)
 class Local:
-    """The member's own params, in memory."""
+    """The member's own params, in memory.
+
+    A reduction may put its result in their place, a block at a time, because nothing else has to
+    be held then. `renew` copies them from the model again where it has to start over.
+    """
 
     signature: Signature
     flat: Flat
+    renew: Callable[[], object]
 
     def stretch(self, blocks: range, into: memoryview | None = None) -> Flat:
         """A read-only view of these blocks."""
@@ -242,12 +247,12 @@ def reduce(
         chosen = [signature.blocks[i] for i in part]
         start = chosen[0].start
         totals: list[object | None] = [None] * len(chosen)
-        for weight in weights:
-            flat = next(arrived)
-            spent = flat.flags.writeable
-            for i, block in enumerate(chosen):
-                values = flat[block.start - start : block.stop - start].view(block.dtype)
-                with np.errstate(over="ignore", invalid="ignore"):
+        with np.errstate(over="ignore", invalid="ignore"):
+            for weight in weights:
+                flat = next(arrived)
+                spent = flat.flags.writeable
+                for i, block in enumerate(chosen):
+                    values = flat[block.start - start : block.stop - start].view(block.dtype)
                     totals[i] = reducer.add(totals[i], values, weight, spent)
         for i, block, total in zip(part, chosen, totals, strict=True):
             reduced = reducer.finish(total)

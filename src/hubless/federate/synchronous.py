@@ -80,21 +80,19 @@ class Synchronous(Completing):
             self.strategy.optimizer.slots,
         )
 
-    def _exchange(
-        self, signature: Signature, flat: Flat, examples: int, metrics: Mapping[str, float]
-    ) -> Flat | None:
-        started = self.clock.now()
+    def _exchange(self, own: Local, examples: int, metrics: Mapping[str, float]) -> Flat | None:
+        started, signature = self.clock.now(), own.signature
         while True:
             number = _open_round(self._look())
             folder = f"{layout.round_folder(number)}updates/"
-            posted = self._post(folder, signature, flat, examples, metrics)
+            posted = self._post(folder, own, examples, metrics)
             counted = None
             try:
                 plan = self._await_plan(signature, number)
                 counted = self._counted(number, posted)
                 if counted is not None:
-                    own = Local(signature, flat) if counted.key == posted.key else None
-                    result = self._complete(signature, number, plan, counted, own)
+                    mine = own if counted.key == posted.key else None
+                    result = self._complete(signature, number, plan, counted, mine)
                     break
             except Superseded:
                 if counted is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TypeAlias
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
@@ -71,6 +72,7 @@ def check_prefix(prefix: str) -> str:
     return prefix
 
 
+@lru_cache(maxsize=1024)
 def check_key(key: str) -> str:
     """Refuse keys that could leave the store's folder."""
     parts = key.split("/")
