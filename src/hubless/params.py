@@ -77,8 +77,8 @@ def is_floating(array: Array) -> bool:
     return cast(NDArray[Any], array).dtype.kind in "fV"
 
 
-def scaled(array: A, weight: float) -> A:
-    """`array * weight` as a new array, in a dtype that sums can be kept in.
+def scaled(array: A, weight: float, spent: bool = False) -> A:
+    """`array * weight` in a dtype that sums can be kept in; in place, if it may be and fits.
 
     Half precision sums in float32, counters and flags in float64.
 
@@ -88,6 +88,8 @@ def scaled(array: A, weight: float) -> A:
     if is_tensor(array):
         return cast(A, array.to(_sum_dtype_torch(array)) * weight)
     dtype = _sum_dtype(array.dtype)
+    if spent and array.dtype == dtype:
+        return cast(A, np.multiply(array, dtype.type(weight), out=array))
     # numpy turns arrays without dimensions into scalars, which cannot be added to in place
     return cast(A, np.asarray(np.multiply(array, dtype.type(weight), dtype=dtype, order="C")))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -110,13 +110,16 @@ def _reduce(
     examples = [p.examples for p in included]
     staleness = [max(0, reached - p.version) for p in included]
     if own is not None:
-        sources, examples, staleness = [own[0], *sources], [own[1], *examples], [0, *staleness]
+        local = replace(own[0], spendable=True)
+        sources, examples, staleness = [local, *sources], [own[1], *examples], [0, *staleness]
     weights = strategy.weights(examples, staleness, None if own is None else 0)
     out = np.empty(signature.size, np.uint8) if own is None else own[0].flat
 
     def finish(block: Block, total: Array) -> None:
         target = out[block.start : block.stop].view(block.dtype)
-        target[...] = settle(total, target) if advance is None else advance(block, total)
+        values = np.asarray(settle(total, target) if advance is None else advance(block, total))
+        if not np.may_share_memory(target, values):
+            target[...] = values
 
     everything = range(len(signature.blocks))
     shares, reducer = weights.tolist(), strategy.reducer

@@ -84,7 +84,9 @@ class Completing(Federation):
         for _ in pauses(self.clock, float("inf"), first=0.02, longest=1.0):
             rounds = self._look()
             newest = self._plans.newest(number, rounds)
-            if newest is None:
+            # from then on its objects, the plan too, may be collected and even created again
+            later = max((n for n, round_ in rounds.items() if round_.plans), default=-1)
+            if newest is None or later >= number + KEPT_ROUNDS:
                 raise Superseded(number)
             if newest.attempt != work.plan.attempt and not pinned:
                 work = Work(signature, number, newest, posted, own)
@@ -95,11 +97,9 @@ class Completing(Federation):
             except Refused as refusal:
                 self._leave_out(work, refusal)
             except NotFound as gone:
-                # its owner collects an update when rounds after it are complete, so look again
-                if max(rounds) >= number + KEPT_ROUNDS:
-                    raise Superseded(number) from gone
+                # collected since that listing, unless it was missing there already: look again
                 owners = [p.client for p in work.plan.posted() if p.key == gone.key]
-                if late and owners:
+                if late and owners and gone.key not in rounds[number].updates:
                     self._leave_out(work, Refused(owners[0], gone.key, "it was deleted"))
             if work.complete:
                 return Result(work.out, work.plan)

@@ -54,19 +54,20 @@ class Source(Protocol):
 class Local:
     """The member's own params, in memory.
 
-    A reduction may put its result in their place, a block at a time, because nothing else has to
-    be held then. `renew` copies them from the model again where it has to start over.
+    Where they are `spendable`, a reduction adds the others to them in place, and nothing else has
+    to be held. `renew` copies them from the model again where it has to start over.
     """
 
     signature: Signature
     flat: Flat
     renew: Callable[[], object]
+    spendable: bool = False
 
     def stretch(self, blocks: range, into: memoryview | None = None) -> Flat:
-        """A read-only view of these blocks."""
+        """A view of these blocks."""
         whole = self.signature.blocks
         view = self.flat[whole[blocks[0]].start : whole[blocks[-1]].stop]
-        view.flags.writeable = False
+        view.flags.writeable = self.spendable
         return view
 
     def checked(self, blocks: range, into: memoryview | None = None) -> Flat:
@@ -248,9 +249,11 @@ def reduce(
         start = chosen[0].start
         totals: list[object | None] = [None] * len(chosen)
         with np.errstate(over="ignore", invalid="ignore"):
-            for weight in weights:
+            for source, weight in zip(sources, weights, strict=True):
                 flat = next(arrived)
-                spent = flat.flags.writeable
+                # the buffer of reads may be overwritten too, but the next read needs it back
+                kept = isinstance(source, Local) and source.spendable
+                spent = flat.flags.writeable and (kept or source is not sources[0])
                 for i, block in enumerate(chosen):
                     values = flat[block.start - start : block.stop - start].view(block.dtype)
                     totals[i] = reducer.add(totals[i], values, weight, spent)

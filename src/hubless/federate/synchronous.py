@@ -86,7 +86,6 @@ class Synchronous(Completing):
             number = _open_round(self._look())
             folder = f"{layout.round_folder(number)}updates/"
             posted = self._post(folder, own, examples, metrics)
-            counted = None
             try:
                 plan = self._await_plan(signature, number)
                 counted = self._counted(number, posted)
@@ -95,8 +94,8 @@ class Synchronous(Completing):
                     result = self._complete(signature, number, plan, counted, mine)
                     break
             except Superseded:
-                if counted is not None:
-                    return self._collective(signature)
+                # nobody can tell any more whether it counted, and it must not count twice
+                return self._collective(signature)
             self.events.emit(events.Late(client=self.client, round=number))
         self._settle(number, result)
         self.events.emit(
@@ -249,4 +248,4 @@ class Synchronous(Completing):
 def _open_round(rounds: Mapping[int, Round]) -> int:
     """The round that takes updates now: the one after the last that was closed."""
     planned = [number for number, round_ in rounds.items() if round_.plans]
-    return planned[-1] + 1 if planned else max(rounds, default=0)
+    return planned[-1] + 1 if planned else 0

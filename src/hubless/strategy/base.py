@@ -39,7 +39,7 @@ class Reducer(Protocol):
     def add(self, total: Any, array: Array, weight: float, spent: bool = False) -> Any:
         """Take one more array in (the first into None); weights sum to one over all of them.
 
-        An array that is `spent` is not needed any more and may be overwritten.
+        An array that is `spent` may be overwritten; the first one may then also be kept.
         """
         ...
 

@@ -15,7 +15,7 @@ class Mean:
 
     def add(self, total: Array | None, array: Array, weight: float, spent: bool = False) -> Array:
         if total is None:
-            return scaled(array, weight)
+            return scaled(array, weight, spent)
         add_scaled(total, array, weight, spent)
         return total
 
