@@ -17,7 +17,7 @@ from tests.support.schedules import Report, ScheduleFailure, run_async, run_sync
 
 # HUBLESS_SCHEDULES=20 runs twenty times as many as fit into every day's tests
 TIMES = int(os.environ.get("HUBLESS_SCHEDULES", "1"))
-ASYNC, SYNC = 800 * TIMES, 300 * TIMES
+ASYNC, SYNC = 1500 * TIMES, 600 * TIMES
 CHUNK = 50
 
 
