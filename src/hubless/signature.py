@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from hubless.errors import ParamsError
 from hubless.params import Params, bfloat16, to_numpy
 
-BLOCK_BYTES = 1 << 19
+BLOCK_BYTES = 1 << 20
 """Small enough that a block stays in a core's cache while it is checked and folded."""
 _LARGEST = 1 << 42
 

@@ -8,6 +8,7 @@ median, hold a block of each.
 from __future__ import annotations
 
 import math
+import os
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -33,6 +34,8 @@ ABSURD = 1e9
 """Params whose root mean square over a block is beyond this have diverged."""
 _HELD_BYTES = 64 << 20
 _ROW = 4096
+_FOLDING_THREADS = min(2, os.cpu_count() or 1)
+_WORTH_THREADS = 4 << 20
 
 
 class Source(Protocol):
@@ -227,24 +230,20 @@ def reduce(
     A value that is not finite, or absurd, shows in a mean. So it is the mean that is checked, and
     only where it looks suspicious, each source; other reducers may hide it, and check all.
 
-    Folding happens on this thread and in the order of the sources, so that the result is the same
-    bytes wherever it is computed.
+    Each block is folded in the order of the sources, so that the result is the same bytes
+    wherever it is computed.
     """
     most = store.request_bytes
     if not reducer.streaming:
         most = min(most, _HELD_BYTES // len(sources))
     parts = stretches(signature, blocks, most)
-    # one buffer serves all reads where they come one after another
-    largest = max(_bytes(signature, part) for part in parts)
-    into = memoryview(bytearray(largest)) if store.parallel <= 1 else None
-    jobs = (
-        partial(source.stretch if reducer.streaming else source.checked, part, into)
-        for part in parts
-        for source in sources
-    )
-    arrived = read_ahead(jobs, store.parallel, store.parallel + 1)
     least = min((weight for weight in weights if weight > 0), default=1.0)
-    for part in parts:
+
+    def jobs(part: range, into: memoryview | None = None) -> Iterator[Callable[[], Flat]]:
+        for source in sources:
+            yield partial(source.stretch if reducer.streaming else source.checked, part, into)
+
+    def fold(part: range, arrived: Iterator[Flat]) -> None:
         chosen = [signature.blocks[i] for i in part]
         start = chosen[0].start
         totals: list[object | None] = [None] * len(chosen)
@@ -263,6 +262,30 @@ def reduce(
                 for source in sources:
                     source.checked(range(i, i + 1))
             finish(block, reduced)
+
+    if store.parallel > 1:
+        # far away: what counts is to have many reads under way
+        everything = (job for part in parts for job in jobs(part))
+        arrived = read_ahead(everything, store.parallel, store.parallel + 1)
+        for part in parts:
+            fold(part, arrived)
+        return
+
+    # at hand: what counts is the arithmetic, and one buffer per thread serves all its reads
+    largest = max(_bytes(signature, part) for part in parts)
+
+    def fold_share(share: list[range]) -> None:
+        into = memoryview(bytearray(largest))
+        for part in share:
+            fold(part, (job() for job in jobs(part, into)))
+
+    threads = min(_FOLDING_THREADS, len(parts))
+    if threads == 1 or _bytes(signature, blocks) < _WORTH_THREADS:
+        fold_share(parts)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="hubless-fold") as pool:
+        for done in [pool.submit(fold_share, parts[i::threads]) for i in range(threads)]:
+            done.result()
 
 
 def read_ahead(jobs: Iterator[Callable[[], T]], parallel: int, depth: int) -> Iterator[T]:

@@ -33,7 +33,7 @@ class FolderStore(Store):
     when it is read, and its client's next one replaces it.
     """
 
-    request_bytes = 1 << 19
+    request_bytes = 1 << 20
     parallel = 1
 
     def __init__(self, root: str | Path) -> None:
