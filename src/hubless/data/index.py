@@ -1,0 +1,41 @@
+"""Arithmetic on offsets: many stretches of rows at once, without a Python loop."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+Index = NDArray[np.int64]
+
+
+def offsets_of(sizes: Index | NDArray[np.bool_]) -> Index:
+    """Where each stretch starts when stretches of these sizes follow each other, and the end.
+
+    >>> offsets_of(np.array([2, 0, 3]))
+    array([0, 2, 2, 5])
+    """
+    offsets = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(sizes, out=offsets[1:])
+    return offsets
+
+
+def ranges(starts: Index, sizes: Index) -> Index:
+    """The numbers from each start on, as many as its size says, one stretch after the other.
+
+    >>> ranges(np.array([10, 50]), np.array([3, 2]))
+    array([10, 11, 12, 50, 51])
+    """
+    offsets = offsets_of(sizes)
+    numbers = np.arange(offsets[-1], dtype=np.int64)
+    numbers += np.repeat(np.asarray(starts, np.int64) - offsets[:-1], sizes)
+    return numbers
+
+
+def grouped(owner: Index, groups: int) -> tuple[Index, Index]:
+    """The rows of each group one group after the other, in their own order, and the offsets.
+
+    >>> grouped(np.array([1, 0, 1]), 2)
+    (array([1, 0, 2]), array([0, 1, 3]))
+    """
+    rows = np.argsort(owner, kind="stable")
+    return rows, offsets_of(np.bincount(owner, minlength=groups))

@@ -1,0 +1,1 @@
+"""Sources: public datasets, one file each, read from a folder that the user names."""
