@@ -39,7 +39,7 @@ schedules: .venv/dev
 	touch $@
 
 .venv/dev: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) install --quiet -e '.[demo,torch,test,check]'
+	$(PIP) install --quiet -e '.[demo,simulate,ray,huggingface,test,check]'
 	touch $@ .venv/demo
 
 clean:

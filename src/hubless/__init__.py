@@ -6,34 +6,66 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from hubless.data.population import Population as Population
     from hubless.errors import HublessError as HublessError
     from hubless.federate.federation import Federation as Federation
     from hubless.federate.join import join as join
-    from hubless.strategy import FedAdagrad as FedAdagrad
-    from hubless.strategy import FedAdam as FedAdam
-    from hubless.strategy import FedAsync as FedAsync
-    from hubless.strategy import FedAvg as FedAvg
-    from hubless.strategy import FedAvgM as FedAvgM
-    from hubless.strategy import FedMedian as FedMedian
-    from hubless.strategy import FedTrimmedMean as FedTrimmedMean
-    from hubless.strategy import FedYogi as FedYogi
-    from hubless.strategy import Strategy as Strategy
+    from hubless.simulate.callbacks import BestModel as BestModel
+    from hubless.simulate.callbacks import Checkpoint as Checkpoint
+    from hubless.simulate.callbacks import EarlyStop as EarlyStop
+    from hubless.simulate.clock import Buffered as Buffered
+    from hubless.simulate.clock import Devices as Devices
+    from hubless.simulate.clock import Pace as Pace
+    from hubless.simulate.engine import Local as Local
+    from hubless.simulate.ray import Ray as Ray
+    from hubless.simulate.simulation import Simulation as Simulation
+    from hubless.strategy.base import Strategy as Strategy
+    from hubless.strategy.fedadagrad import FedAdagrad as FedAdagrad
+    from hubless.strategy.fedadam import FedAdam as FedAdam
+    from hubless.strategy.fedasync import FedAsync as FedAsync
+    from hubless.strategy.fedavg import FedAvg as FedAvg
+    from hubless.strategy.fedavgm import FedAvgM as FedAvgM
+    from hubless.strategy.fedbuff import FedBuff as FedBuff
+    from hubless.strategy.fedmedian import FedMedian as FedMedian
+    from hubless.strategy.fedtrimmedmean import FedTrimmedMean as FedTrimmedMean
+    from hubless.strategy.fedyogi import FedYogi as FedYogi
+    from hubless.train.optimizers import SGD as SGD
+    from hubless.train.optimizers import Adam as Adam
+    from hubless.train.optimizers import AdamW as AdamW
+    from hubless.train.recipe import Recipe as Recipe
+    from hubless.train.task import Task as Task
     from hubless.update import Update as Update
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Adam": "hubless.train.optimizers",
+    "AdamW": "hubless.train.optimizers",
+    "BestModel": "hubless.simulate.callbacks",
+    "Buffered": "hubless.simulate.clock",
+    "Checkpoint": "hubless.simulate.callbacks",
+    "Devices": "hubless.simulate.clock",
+    "EarlyStop": "hubless.simulate.callbacks",
     "FedAdagrad": "hubless.strategy.fedadagrad",
     "FedAdam": "hubless.strategy.fedadam",
     "FedAsync": "hubless.strategy.fedasync",
     "FedAvg": "hubless.strategy.fedavg",
     "FedAvgM": "hubless.strategy.fedavgm",
+    "FedBuff": "hubless.strategy.fedbuff",
     "FedMedian": "hubless.strategy.fedmedian",
     "FedTrimmedMean": "hubless.strategy.fedtrimmedmean",
     "FedYogi": "hubless.strategy.fedyogi",
     "Federation": "hubless.federate.federation",
     "HublessError": "hubless.errors",
+    "Local": "hubless.simulate.engine",
+    "Pace": "hubless.simulate.clock",
+    "Population": "hubless.data.population",
+    "Ray": "hubless.simulate.ray",
+    "Recipe": "hubless.train.recipe",
+    "SGD": "hubless.train.optimizers",
+    "Simulation": "hubless.simulate.simulation",
     "Strategy": "hubless.strategy.base",
+    "Task": "hubless.train.task",
     "Update": "hubless.update",
     "join": "hubless.federate.join",
 }

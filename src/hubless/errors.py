@@ -2,6 +2,11 @@
 
 HublessError
 ├── ParamsError             the caller's own params cannot be shared
+├── DataError               data that is not there, or not what it should be
+├── TaskError               a model, loss, metric or recipe that cannot be trained as given
+├── SelectionError          a selector that was asked for, or gave, something impossible
+├── ClientFailed            one simulated client's training raised
+│   └── Diverged            its loss or params are no longer finite
 ├── StoreError              a store said no, or nothing
 │   ├── NotFound            nothing under that key
 │   ├── AlreadyExists       create-only write of a key that is taken
@@ -27,6 +32,34 @@ class HublessError(Exception):
 
 class ParamsError(HublessError):
     """The caller's own params cannot be shared: not arrays, not finite, or of other shapes."""
+
+
+class DataError(HublessError):
+    """Data is not where it was looked for, or is not what it should be."""
+
+
+class TaskError(HublessError):
+    """This model, loss, metric or recipe cannot be trained as given."""
+
+
+class SelectionError(HublessError):
+    """A selector was asked for, or gave, something impossible."""
+
+
+class ClientFailed(HublessError):
+    """Training one simulated client raised; the original error is the cause."""
+
+    def __init__(self, message: str, client: int, round: int) -> None:
+        super().__init__(message, client, round)
+        self.client = client
+        self.round = round
+
+    def __str__(self) -> str:
+        return str(self.args[0])
+
+
+class Diverged(ClientFailed):
+    """A client's loss or params are no longer finite."""
 
 
 class StoreError(HublessError):

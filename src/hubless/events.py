@@ -138,6 +138,43 @@ class Left(Event):
     steps: int
 
 
+@dataclass(frozen=True, kw_only=True)
+class Started(Event):
+    """A simulation starts, or goes on after `round` rounds; what it is made of is in `settings`."""
+
+    client: str = "simulation"
+    round: int
+    settings: Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Trained(Event):
+    """A simulated round is over: who trained, how it went, what it would have cost.
+
+    `skipped` had no data and `dropped` came too late; `virtual` is the clients' clock in seconds.
+    """
+
+    client: str = "simulation"
+    round: int
+    cohort: list[int]
+    skipped: int
+    dropped: int
+    metrics: Mapping[str, float]
+    bytes_down: int
+    bytes_up: int
+    seconds: float
+    virtual: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended(Event):
+    """A simulation is over: complete, stopped by a callback, interrupted or failed."""
+
+    client: str = "simulation"
+    round: int
+    reason: str
+
+
 class Events:
     """Hands every event to the log and to each listener; a listener that fails is only logged.
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from hubless.strategy.fedasync import FedAsync as FedAsync
     from hubless.strategy.fedavg import FedAvg as FedAvg
     from hubless.strategy.fedavgm import FedAvgM as FedAvgM
+    from hubless.strategy.fedbuff import FedBuff as FedBuff
     from hubless.strategy.fedmedian import FedMedian as FedMedian
     from hubless.strategy.fedtrimmedmean import FedTrimmedMean as FedTrimmedMean
     from hubless.strategy.fedyogi import FedYogi as FedYogi

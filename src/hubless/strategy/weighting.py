@@ -107,3 +107,22 @@ class Mixing:
         weights[own] = kept[0]
         weights[others] = shares * kept[1:]
         return weights
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """x <- x + sum of s(staleness) delta / their number: what is lost to age goes to x itself.
+
+    Where no update is one's own, only how fresh each is in proportion can count.
+    """
+
+    decay: Decay
+
+    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
+        weights = self.decay(staleness)
+        if own is None:
+            return weights
+        weights = weights / max(1, len(weights) - 1)
+        weights[own] = 0.0
+        weights[own] = max(0.0, 1.0 - weights.sum())
+        return weights

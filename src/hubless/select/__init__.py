@@ -1,0 +1,1 @@
+"""Who trains next: rosters and selectors."""

@@ -1,0 +1,1 @@
+"""Simulating many clients on one machine, one GPU or a Ray cluster."""

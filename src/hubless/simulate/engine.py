@@ -1,0 +1,271 @@
+"""The engine of one machine: it measures how this task trains fastest here, and does that."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import shutil
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hubless.errors import TaskError
+from hubless.simulate.lanes import Lanes
+from hubless.simulate.plain import Plain
+from hubless.simulate.work import Cohort, Engine, Ints, Outcome, Work, to_tensors
+
+logger = logging.getLogger("hubless")
+
+_COMPILE_SECONDS = 60.0
+"""Training that would take less than this without being compiled is not worth compiling."""
+_LANE_COUNTS = {"cuda": (16, 32, 64, 128, 256), "cpu": (10,)}
+_TINY = 100_000
+"""On a CPU only models with fewer params than this gain from more than one lane."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a task is run: so many lanes (0: plainly, one client after another) per process."""
+
+    lanes: int
+    compiled: bool = False
+    processes: int = 1
+
+
+@dataclass(frozen=True)
+class Local:
+    """All on this machine. What is left at "auto" is decided by measuring, once, and remembered.
+
+    `lanes=0` trains one client after another on the module itself, where a debugger can look on.
+    """
+
+    lanes: int | Literal["auto"] = "auto"
+    compiled: bool | Literal["auto"] = "auto"
+    processes: int | Literal["auto"] = "auto"
+    device: str = "auto"
+
+    def start(self, work: Work, cohort: int, rounds: int) -> Engine:
+        """An engine for this work, cohorts of about this size, and about so many rounds."""
+        device = self._device()
+        executor = LocalExecutor(work, device)
+        plan = self.plan(executor, cohort, rounds)
+        executor.adopt(plan)
+        if plan.processes > 1:
+            from hubless.simulate.processes import Processes
+
+            return Processes(executor, plan.processes)
+        return executor
+
+    def _device(self) -> torch.device:
+        if self.device != "auto":
+            return torch.device(self.device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def plan(self, executor: LocalExecutor, cohort: int, rounds: int) -> Plan:
+        """How to run cohorts of this size for so many rounds, measured where it is not known."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        cores = cores if executor.device.type == "cpu" and hasattr(os, "fork") else 1
+        processes = min(cores, max(1, cohort // 2)) if self.processes == "auto" else self.processes
+        if self.lanes != "auto" and self.compiled != "auto":
+            return Plan(self.lanes, self.compiled, processes)
+        note = _Note(executor, self, cohort, rounds)
+        if (known := note.read()) is not None:
+            return Plan(known.lanes, known.compiled, processes)
+        plan = Tuning(executor, self, cohort, rounds, processes).best()
+        note.write(plan)
+        return plan
+
+
+class LocalExecutor:
+    """One process's part: the data on the device, and lanes to run clients on."""
+
+    def __init__(self, work: Work, device: torch.device) -> None:
+        self.work, self.device = work, device
+        self.data = to_tensors(work.population, work.task.columns, device)
+        self.plan = Plan(0)
+        self._running: Lanes | Plain | None = None
+
+    def adopt(self, plan: Plan) -> None:
+        """Run like this from now on."""
+        self.plan, self._running = plan, None
+
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+        if self._running is None:
+            self._running = self.build(self.plan)
+        return self._running.run(params, cohort, each=each)
+
+    def build(self, plan: Plan) -> Lanes | Plain:
+        """What runs clients as planned."""
+        if plan.lanes == 0:
+            return Plain(self.work, self.data, self.device)
+        if self.work.layout.has_buffers:
+            raise TaskError(
+                "the module changes buffers while it trains (BatchNorm's running statistics?), so "
+                "its clients cannot share lanes: use lanes=0, or GroupNorm"
+            )
+        return Lanes(self.work, self.data, self.device, plan.lanes, compiled=plan.compiled)
+
+    def describe(self) -> Mapping[str, Any]:
+        return {**asdict(self.plan), "device": str(self.device)}
+
+    def close(self) -> None:
+        self._running = None
+
+
+class Tuning:
+    """Tries ways to run on a few clients each, and keeps the fastest."""
+
+    def __init__(
+        self, executor: LocalExecutor, wanted: Local, cohort: int, rounds: int, processes: int
+    ) -> None:
+        self.executor, self.wanted = executor, wanted
+        self.cohort, self.rounds, self.processes = cohort, rounds, processes
+        work = executor.work
+        self.params = work.layout.flatten(work.task.module).to(executor.device)
+        self.clients = _sample(work, max(cohort, 4))
+
+    def best(self) -> Plan:
+        """The fastest plan for a run as long as this one."""
+        lanes, seconds = self._lane_count()
+        plan = Plan(lanes, False, self.processes)
+        total = seconds * self.cohort * self.rounds / self.processes
+        compiled = self.wanted.compiled
+        if compiled == "auto":
+            compiled = total > _COMPILE_SECONDS and self._can_compile()
+        if not compiled:
+            return plan
+        device = self.executor.device.type
+        options = [max(lanes, 1)] if device == "cuda" or self.wanted.lanes != "auto" else [1]
+        if device == "cpu" and self.wanted.lanes == "auto" and self._is_tiny():
+            options.append(_LANE_COUNTS["cpu"][0])
+        for option in options:
+            candidate = Plan(option, True, self.processes)
+            taken = self._measure(candidate)
+            if taken is not None and taken < seconds:
+                plan, seconds = candidate, taken
+        return plan
+
+    def _lane_count(self) -> tuple[int, float]:
+        """The best number of lanes without compiling, and its seconds per client."""
+        if self.wanted.lanes != "auto":
+            taken = self._measure(Plan(self.wanted.lanes))
+            return self.wanted.lanes, taken or 1.0
+        best, seconds = 0, self._measure(Plan(0), most=4) or float("inf")
+        device = self.executor.device.type
+        if self.executor.work.layout.has_buffers or (device == "cpu" and not self._is_tiny()):
+            return best, seconds
+        for lanes in _LANE_COUNTS[device]:
+            taken = self._measure(Plan(min(lanes, self.cohort)))
+            if taken is None or taken > 1.1 * seconds:
+                break
+            if taken < seconds:
+                best, seconds = min(lanes, self.cohort), taken
+            if lanes >= self.cohort:
+                break
+        return best, seconds
+
+    def _measure(self, plan: Plan, most: int = 0) -> float | None:
+        """Seconds per client run like this, or None where it cannot be done."""
+        clients = self.clients[: most or max(2 * plan.lanes, 4)]
+        cohort = Cohort(0, clients, np.full(len(clients), 1 / len(clients)))
+        try:
+            running = self.executor.build(plan)
+            running.run(self.params, cohort)
+            self._wait()
+            started = time.perf_counter()
+            running.run(self.params, cohort)
+            self._wait()
+        except Exception as error:
+            if plan.lanes == 0:
+                raise
+            reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
+            logger.warning(
+                "not run in %d lanes%s: %s: %s",
+                plan.lanes,
+                " compiled" if plan.compiled else "",
+                type(error).__name__,
+                reason,
+            )
+            return None
+        return (time.perf_counter() - started) / len(clients)
+
+    def _wait(self) -> None:
+        if self.executor.device.type == "cuda":
+            torch.cuda.synchronize(self.executor.device)
+
+    def _is_tiny(self) -> bool:
+        return self.executor.work.layout.size < _TINY
+
+    def _can_compile(self) -> bool:
+        if (
+            shutil.which("g++")
+            or shutil.which("clang++")
+            or shutil.which(os.environ.get("CXX", ""))
+        ):
+            return True
+        logger.warning("not compiled, because there is no C++ compiler here: training is eager")
+        return False
+
+
+def _sample(work: Work, count: int) -> Ints:
+    """A few clients with data, to measure on."""
+    population = work.population
+    picked = np.random.default_rng(0).choice(
+        len(population), min(4 * count, len(population)), replace=False
+    )
+    sizes = population.offsets[picked + 1] - population.offsets[picked]
+    kept = picked[sizes > 0][:count]
+    if not len(kept):
+        kept = np.flatnonzero(population.sizes)[:count]
+    return np.resize(kept, max(count, 1)) if len(kept) else kept
+
+
+class _Note:
+    """What was found out about a task on this machine, kept between runs.
+
+    It spares the measuring; and as lanes decide the order in which numbers are added, the same run
+    gives the same bits twice.
+    """
+
+    def __init__(self, executor: LocalExecutor, wanted: Local, cohort: int, rounds: int) -> None:
+        work = executor.work
+        device = executor.device
+        name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
+        about = [
+            str(work.task.module),
+            [(p.name, p.shape) for p in work.layout.places],
+            repr(work.recipe),
+            {n: [str(c.dtype), c.shape[1:]] for n, c in executor.data.items()},
+            [name, os.cpu_count(), torch.__version__],
+            [repr(wanted), cohort, rounds],
+        ]
+        self._key = hashlib.blake2b(repr(about).encode(), digest_size=12).hexdigest()
+        self._path = cache_folder() / "plans" / f"{self._key}.json"
+
+    def read(self) -> Plan | None:
+        try:
+            return Plan(**json.loads(self._path.read_text()))
+        except (OSError, ValueError, TypeError):
+            return None
+
+    def write(self, plan: Plan) -> None:
+        try:
+            self._path.parent.mkdir(parents=True, exist_ok=True)
+            staged = self._path.with_suffix(f".{os.getpid()}")
+            staged.write_text(json.dumps(asdict(plan)))
+            staged.replace(self._path)
+        except OSError as error:
+            logger.info("what was measured could not be remembered: %s", error)
+
+
+def cache_folder() -> Path:
+    """Where things are kept that can be made again."""
+    return Path(os.environ.get("HUBLESS_CACHE", "~/.cache/hubless")).expanduser()

@@ -1,0 +1,238 @@
+"""Lanes: many clients' local training side by side on one device.
+
+Every tick, each lane takes one local step on its own client's next batch; when a client ends, its
+weighted params are added to the running sum and the lane starts the next client from the global
+params. Memory grows with the lanes and not with the cohort.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hubless.rng import keys
+from hubless.simulate.local import descend, lane_gradient, tf32
+from hubless.simulate.schedule import Schedule, lay_out
+from hubless.simulate.work import Cohort, Outcome, Work
+from hubless.train.optimizers import Slots, per_lane
+from hubless.train.vectorise import vectorised
+
+_LONGEST_UNROLL = 16
+_WARM_UPS = 3
+
+
+class Lanes:
+    """So many clients at once; `compiled` for speed, and on a GPU the step captured as a graph."""
+
+    def __init__(
+        self,
+        work: Work,
+        data: Mapping[str, Tensor],
+        device: torch.device,
+        lanes: int,
+        *,
+        compiled: bool = False,
+    ) -> None:
+        self.work, self.data, self.device = work, dict(data), device
+        self.lanes, self.compiled = lanes, compiled
+        places = work.layout.trained
+        module = (
+            vectorised(work.task.module, device) if lanes > 1 else copy.deepcopy(work.task.module)
+        )
+        module = module.to(device).train()
+        names = [place.name for place in places]
+        self._gradient = lane_gradient(work.task, work.recipe, module, names, lanes)
+        zeros = [torch.zeros(lanes, *place.shape, device=device) for place in places]
+        optimizer = work.recipe.optimizer
+        self._params = zeros
+        self._slots: list[Slots] = [
+            tuple(torch.zeros_like(p) for _ in range(optimizer.slots)) for p in zeros
+        ]
+        self._sums = [torch.zeros_like(p) for p in zeros] if work.recipe.batch is None else []
+        self._losses = torch.zeros(lanes, device=device)
+        self._global = torch.zeros(work.layout.size, device=device)
+        self._anchors = work.layout.views(self._global)[: len(places)]
+        self._lr = torch.tensor(optimizer.lr, device=device)
+        self._programs: dict[tuple[int, bool], Callable[..., None]] = {}
+        self._unrolls: list[int] = []
+
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+        """Train a cohort from these params."""
+        work = self.work
+        schedule = lay_out(
+            work.population, cohort.clients, work.recipe, self.lanes, work.seed, cohort.round
+        )
+        torch.manual_seed(int(keys(work.seed, "lanes", cohort.round)) >> 1)
+        with torch.no_grad(), tf32(work.recipe.precision == "tf32"):
+            self._global.copy_(params)
+            self._lr.fill_(work.recipe.lr(cohort.round))
+            return self._follow(schedule, cohort, each)
+
+    def _follow(self, schedule: Schedule, cohort: Cohort, each: bool) -> Outcome:
+        layout, clients = self.work.layout, len(cohort.clients)
+        rows, shares, step = (
+            torch.from_numpy(a).to(self.device, non_blocking=True)
+            for a in (schedule.rows, schedule.shares, schedule.step)
+        )
+        weights = np.append(cohort.weights, 0.0)[schedule.client] * schedule.ends
+        weighing = torch.from_numpy(weights.astype(np.float32)).to(self.device, non_blocking=True)
+        # what ends nowhere goes to one place past the last client
+        ending = np.where(schedule.ends, schedule.client, clients)
+        receiving = torch.from_numpy(ending).to(self.device, non_blocking=True)
+        total = torch.zeros(layout.size, device=self.device)
+        totals = layout.views(total)
+        kept = torch.zeros(clients + 1, layout.size, device=self.device) if each else None
+        losses = torch.zeros(clients + 1, device=self.device)
+        masks = (schedule.step == 0).any(1)
+        stretches = list(schedule.stretches())
+        self._plan_unrolls([stop - start for start, stop in stretches])
+        for start, stop in stretches:
+            if schedule.begins[start].any():
+                self._begin(schedule.begins[start], schedule.client[start] < 0)
+            at = start
+            while at < stop:
+                length = next(n for n in self._unrolls if n <= stop - at)
+                masked = bool(masks[at : at + length].any())
+                self._advance(rows, shares, step, at, length, masked)
+                at += length
+            if not schedule.ends[stop - 1].any():
+                continue
+            losses.index_add_(0, receiving[stop - 1], self._losses)
+            if kept is None:
+                self._add(totals, weighing[stop - 1])
+            else:
+                self._keep(kept, receiving[stop - 1])
+        each_params = None if kept is None else kept[:-1]
+        return Outcome(None if each else total, each_params, losses[:-1])
+
+    def _begin(self, begins: Any, idle: Any) -> None:
+        """Start lanes from the global params."""
+        if (begins | idle).all():
+            torch._foreach_copy_(
+                self._params,
+                [a.expand_as(p) for a, p in zip(self._anchors, self._params, strict=True)],
+            )
+            for group in (*zip(*self._slots, strict=True), self._sums):
+                if group:
+                    torch._foreach_zero_(list(group))
+            self._losses.zero_()
+            return
+        lanes = torch.from_numpy(np.flatnonzero(begins)).to(self.device, non_blocking=True)
+        for anchor, array in zip(self._anchors, self._params, strict=True):
+            array.index_copy_(0, lanes, anchor.expand(len(lanes), *anchor.shape))
+        for array in (*(s for slots in self._slots for s in slots), *self._sums, self._losses):
+            array.index_fill_(0, lanes, 0.0)
+
+    def _add(self, totals: Sequence[Tensor], weights: Tensor) -> None:
+        """Add what lanes have come to, each with its weight, to the running sum."""
+        for total, array in zip(totals, self._params, strict=False):
+            total.view(-1).addmv_(array.flatten(1).t(), weights)
+
+    def _keep(self, kept: Tensor, receiving: Tensor) -> None:
+        """Put what lanes have come to where each client's params are kept."""
+        for place, array in zip(self.work.layout.trained, self._params, strict=True):
+            kept[:, place.start : place.stop].index_copy_(0, receiving, array.flatten(1))
+
+    def _plan_unrolls(self, lengths: list[int]) -> None:
+        """How many steps one compiled call takes: all of a stretch, where most are alike."""
+        if self._unrolls:
+            return
+        if not self.compiled or self.device.type == "cuda":
+            self._unrolls = [1]
+            return
+        usual, times = Counter(lengths).most_common(1)[0]
+        if times > len(lengths) / 2 and usual <= _LONGEST_UNROLL:
+            self._unrolls = sorted({usual, 1}, reverse=True)
+        else:
+            self._unrolls = [8, 4, 2, 1]
+
+    def _advance(
+        self, rows: Tensor, shares: Tensor, step: Tensor, at: int, length: int, masked: bool
+    ) -> None:
+        """Take the next steps on all lanes."""
+        key = (length, masked)
+        if key not in self._programs:
+            self._programs[key] = self._program(length, masked)
+        stop = at + length
+        self._programs[key](rows[at:stop], shares[at:stop], step[at:stop])
+
+    def _program(self, length: int, masked: bool) -> Callable[..., None]:
+        recipe, data, gradient = self.work.recipe, self.data, self._gradient
+
+        def steps(
+            params: list[Tensor],
+            slots: list[Slots],
+            sums: list[Tensor],
+            losses: Tensor,
+            anchors: list[Tensor],
+            lr: Tensor,
+            data: dict[str, Tensor],
+            rows: Tensor,
+            shares: Tensor,
+            step: Tensor,
+        ) -> None:
+            for i in range(length):
+                batch = {name: column[rows[i]] for name, column in data.items()}
+                gradients, loss = gradient(params, batch, shares[i])
+                losses.add_(loss)
+                if sums:
+                    gradients = [s.add_(g).clone() for s, g in zip(sums, gradients, strict=True)]
+                    for s in sums:
+                        s.masked_fill_(per_lane(step[i] > 0, s), 0.0)
+                descend(recipe, params, gradients, slots, anchors, step[i], lr, masked=masked)
+
+        if self.compiled:
+            steps = torch.compile(steps, dynamic=False, fullgraph=True)
+
+        def bound(rows: Tensor, shares: Tensor, step: Tensor) -> None:
+            steps(
+                self._params,
+                self._slots,
+                self._sums,
+                self._losses,
+                self._anchors,
+                self._lr,
+                data,
+                rows,
+                shares,
+                step,
+            )
+
+        return self._captured(bound) if self.device.type == "cuda" else bound
+
+    def _captured(self, bound: Callable[..., None]) -> Callable[..., None]:
+        """The same as a CUDA graph, which costs one launch however many kernels it has."""
+        graph: torch.cuda.CUDAGraph | None = None
+        inputs: list[Tensor] = []
+
+        def replay(*given: Tensor) -> None:
+            nonlocal graph
+            if graph is None:
+                inputs.extend(g.clone() for g in given)
+                graph = self._capture(lambda: bound(*inputs))
+            torch._foreach_copy_(inputs, list(given))
+            graph.replay()
+
+        return replay
+
+    def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
+        state = [*self._params, *(s for slots in self._slots for s in slots), *self._sums]
+        state.append(self._losses)
+        before = [s.clone() for s in state]
+        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(_WARM_UPS):
+                function()
+        torch.cuda.current_stream().wait_stream(side)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            function()
+        torch._foreach_copy_(state, before)
+        return graph

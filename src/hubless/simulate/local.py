@@ -1,0 +1,99 @@
+"""A client's local step as a function of params, for one lane or for many at once."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, grad, vmap
+
+from hubless.train.optimizers import Slots, per_lane
+from hubless.train.recipe import Recipe
+from hubless.train.task import Batch, Task
+
+Gradient = Callable[[list[Tensor], Batch, Tensor], tuple[list[Tensor], Tensor]]
+
+
+def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:
+    """The precision of forward and backward passes."""
+    if recipe.precision == "bfloat16":
+        return torch.autocast(device.type, torch.bfloat16)
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def tf32(wanted: bool) -> Iterator[None]:
+    """Matrix products of a GPU in TF32, within a block."""
+    before = torch.get_float32_matmul_precision()
+    if wanted:
+        torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
+
+
+def lane_gradient(
+    task: Task, recipe: Recipe, module: nn.Module, names: list[str], lanes: int
+) -> Gradient:
+    """A function from stacked params, batches and shares to stacked gradients and summed losses."""
+    device = next(module.parameters()).device
+
+    def objective(params: list[Tensor], batch: Batch, shares: Tensor) -> tuple[Tensor, Tensor]:
+        def call(*inputs: Any, **keywords: Any) -> Any:
+            named = dict(zip(names, params, strict=True))
+            return functional_call(module, named, inputs, keywords)
+
+        with autocast(recipe, device):
+            losses = task.losses(call, batch)
+        return (losses * shares).sum(), (losses.detach() * (shares > 0)).sum()
+
+    single = grad(objective, has_aux=True)
+    if lanes > 1:
+        return vmap(single, randomness="different")
+
+    def one(params: list[Tensor], batch: Batch, shares: Tensor) -> tuple[list[Tensor], Tensor]:
+        gradients, loss = single(
+            [p[0] for p in params], {name: v[0] for name, v in batch.items()}, shares[0]
+        )
+        return [g[None] for g in gradients], loss[None]
+
+    return one
+
+
+def descend(
+    recipe: Recipe,
+    params: list[Tensor],
+    gradients: list[Tensor],
+    slots: list[Slots],
+    anchors: list[Tensor],
+    step: Tensor,
+    lr: Tensor,
+    *,
+    masked: bool,
+) -> None:
+    """The optimizer's step on every array, in place; where `masked`, step 0 leaves a lane as it is.
+
+    Arrays may be stacked over lanes, with `step` one number per lane, or be one client's own.
+    """
+    if recipe.proximal:
+        for g, p, a in zip(gradients, params, anchors, strict=True):
+            g.add_(p - a, alpha=recipe.proximal)
+    if recipe.clip is not None:
+        first = step.ndim
+        squares = [g.square().flatten(first).sum(-1) for g in gradients if g.ndim > first]
+        squares += [g.square() for g in gradients if g.ndim == first]
+        norm = torch.stack(squares).sum(0).sqrt()
+        scale = (recipe.clip / (norm + 1e-6)).clamp(max=1.0)
+        for g in gradients:
+            g.mul_(per_lane(scale, g))
+    for p, g, held in zip(params, gradients, slots, strict=True):
+        count = per_lane(step, p)
+        before = [array.clone() for array in (p, *held)] if masked else []
+        recipe.optimizer.apply(p, g, held, count.clamp(min=1), lr)
+        for array, old in zip((p, *held), before, strict=masked):
+            array.copy_(torch.where(count > 0, array, old))

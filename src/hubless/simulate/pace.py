@@ -1,0 +1,254 @@
+"""From one version to the next: synchronous rounds, and the asynchronous kind.
+
+Both train on the engine and aggregate by the strategy; they differ in who starts from what, and in
+whose answer is there when. Their state is plain arrays, so that a checkpoint can hold all of it.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hubless.errors import SelectionError
+from hubless.rng import stream
+from hubless.select.roster import Roster
+from hubless.simulate.clock import Buffered, Clock, Pace, keep_in_time
+from hubless.simulate.work import Cohort, Ints
+
+if TYPE_CHECKING:
+    from hubless.simulate.simulation import Simulation
+
+
+@dataclass(frozen=True)
+class Version:
+    """What led to a new version; losses are per client, still on the device."""
+
+    clients: Ints
+    examples: Ints
+    losses: Tensor | None
+    asked: int
+    skipped: int
+    dropped: int
+    virtual: float
+
+
+def pick(simulation: Simulation, count: int, turn: int, busy: Ints | None = None) -> Ints:
+    """Ask the selector for clients, and make sure that it gave what was asked for."""
+    clock = simulation.clock
+    available = clock.available(turn) if clock is not None else None
+    if busy is not None and len(busy):
+        available = np.ones(len(simulation.population), bool) if available is None else available
+        available[busy] = False
+    roster = Roster(simulation.sizes, available)
+    if available is not None:
+        count = min(count, int(available.sum()))
+    picked = np.asarray(simulation.selector(roster, count, stream(simulation.seed, "select", turn)))
+    name = type(simulation.selector).__name__
+    if picked.ndim != 1 or picked.dtype.kind not in "iu":
+        raise SelectionError(
+            f"selector {name} must return client numbers as a flat integer array, and returned "
+            f"{picked.dtype} of shape {picked.shape}"
+        )
+    if len(picked) > count:
+        raise SelectionError(
+            f"selector {name} returned {len(picked)} clients in round {turn}, where {count} were "
+            "asked for"
+        )
+    if len(picked) and (picked.min() < 0 or picked.max() >= len(roster)):
+        raise SelectionError(
+            f"selector {name} returned client {picked[(picked < 0) | (picked >= len(roster))][0]} "
+            f"in round {turn}, and there are clients 0 to {len(roster) - 1}"
+        )
+    if len(np.unique(picked)) < len(picked):
+        values, times = np.unique(picked, return_counts=True)
+        raise SelectionError(
+            f"selector {name} returned client {values[times > 1][0]} more than once in round {turn}"
+        )
+    return picked.astype(np.int64)
+
+
+class Synchronous:
+    """Everybody starts from the newest version, and it waits for those that count."""
+
+    def __init__(self, pace: Pace) -> None:
+        self.pace = pace
+
+    def advance(self, simulation: Simulation) -> Version:
+        """One round."""
+        turn, clock = simulation.round, simulation.clock
+        wanted = simulation.cohort
+        asked = min(int(np.ceil(wanted * self.pace.over)), len(simulation.population))
+        picked = pick(simulation, asked, turn)
+        clients = picked[simulation.sizes[picked] > 0]
+        skipped, dropped = len(picked) - len(clients), 0
+        virtual = simulation.virtual
+        if clock is not None:
+            trained = simulation.recipe.examples_for(simulation.sizes[clients])
+            kept, seconds = keep_in_time(clock.durations(clients, trained), wanted, self.pace)
+            dropped, clients = len(clients) - len(kept), clients[kept]
+            virtual += seconds
+        examples = simulation.sizes[clients]
+        losses = None
+        if len(clients):
+            losses = self._train(simulation, clients, examples)
+        return Version(clients, examples, losses, len(picked), skipped, dropped, virtual)
+
+    def _train(self, simulation: Simulation, clients: Ints, examples: Ints) -> Tensor:
+        strategy, engine = simulation.strategy, simulation.engine
+        weights = strategy.weights(examples.tolist(), [0] * len(clients))
+        cohort = Cohort(simulation.round, clients, weights)
+        reducer = strategy.reducer
+        outcome = engine.run(simulation.flat, cohort, each=not reducer.streaming)
+        reduced = outcome.total
+        if reduced is None:
+            # asked for one by one, they are there
+            each = cast(Tensor, outcome.each)
+            total: Any = None
+            for params, weight in zip(each, weights.tolist(), strict=True):
+                total = reducer.add(total, params, weight)
+            reduced = cast(Tensor, reducer.finish(total))
+        simulation.arrive(reduced)
+        return outcome.losses
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Nothing is under way between rounds."""
+        return {}, {}
+
+    def restore(
+        self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any], device: torch.device
+    ) -> None:
+        """Nothing to put back."""
+
+
+@dataclass(frozen=True)
+class Flight:
+    """A client that is training: who, from which version on, and when it will be done."""
+
+    client: int
+    version: int
+    arrival: float
+
+
+class Asynchronous:
+    """A fixed number of clients are always training, each from the version it found.
+
+    Those that start from the same version are trained together, at the latest before it is
+    replaced; until a client's time has come, what it learned is kept.
+    """
+
+    def __init__(self, pace: Buffered) -> None:
+        self.pace = pace
+        self._flights: dict[int, Flight] = {}
+        self._queue: list[tuple[float, int]] = []
+        self._fresh: list[int] = []
+        self._learned: dict[int, tuple[Tensor, Tensor]] = {}
+        self._asked = 0
+
+    def advance(self, simulation: Simulation) -> Version:
+        """Go on until enough updates have arrived to make a version of."""
+        arrived: list[int] = []
+        flights: list[Flight] = []
+        virtual, before = simulation.virtual, self._asked
+        while len(arrived) < self.pace.buffer:
+            self._ask(simulation, virtual)
+            if not self._queue:
+                raise SelectionError("no client can be reached, and none is training")
+            if self._queue[0][1] in self._fresh:
+                self._train(simulation)
+            virtual, place = heapq.heappop(self._queue)
+            arrived.append(place)
+            flights.append(self._flights.pop(place))
+        self._train(simulation)
+        learned, losses = zip(*(self._learned.pop(place) for place in arrived), strict=True)
+        clients = np.array([flight.client for flight in flights])
+        examples = simulation.sizes[clients]
+        staleness = [simulation.round - flight.version for flight in flights]
+        simulation.arrive(self._reduce(simulation, learned, examples, staleness))
+        asked = self._asked - before
+        return Version(clients, examples, torch.stack(losses), asked, 0, 0, virtual)
+
+    def _ask(self, simulation: Simulation, now: float) -> None:
+        """Have as many clients training as there should be, of those that can be reached."""
+        clock = cast(Clock, simulation.clock)
+        missing = self.pace.concurrency - len(self._flights)
+        busy = np.array([flight.client for flight in self._flights.values()], np.int64)
+        picked = pick(simulation, missing, self._asked, busy)
+        clients = picked[simulation.sizes[picked] > 0]
+        examples = simulation.recipe.examples_for(simulation.sizes[clients])
+        durations = clock.durations(clients, examples)
+        for client, seconds in zip(clients.tolist(), durations.tolist(), strict=True):
+            flight = Flight(client, simulation.round, now + seconds)
+            self._flights[self._asked] = flight
+            heapq.heappush(self._queue, (flight.arrival, self._asked))
+            self._fresh.append(self._asked)
+            self._asked += 1
+        # where nobody could be reached, the next try is another draw
+        self._asked += not len(clients)
+
+    def _train(self, simulation: Simulation) -> None:
+        """Train all that started from the current version, in one go."""
+        if not self._fresh:
+            return
+        clients = np.array([self._flights[place].client for place in self._fresh])
+        cohort = Cohort(simulation.round, clients, np.full(len(clients), 1 / len(clients)))
+        outcome = simulation.engine.run(simulation.flat, cohort, each=True)
+        each = cast(Tensor, outcome.each)
+        if self.pace.adding == "deltas":
+            each = each - simulation.flat
+        for place, learned, loss in zip(self._fresh, each, outcome.losses, strict=True):
+            self._learned[place] = (learned, loss)
+        self._fresh = []
+
+    def _reduce(
+        self,
+        simulation: Simulation,
+        learned: tuple[Tensor, ...],
+        examples: Ints,
+        staleness: list[int],
+    ) -> Tensor:
+        strategy, current = simulation.strategy, simulation.flat
+        # the current version takes part like a member's own params, on no examples of its own
+        weights = strategy.weights([0, *examples.tolist()], [0, *staleness], own=0).tolist()
+        if self.pace.adding == "deltas":
+            learned = tuple(current + delta for delta in learned)
+        reducer = strategy.reducer
+        total: Any = reducer.add(None, current.clone(), weights[0]) if reducer.streaming else None
+        for params, weight in zip(learned, weights[1:], strict=True):
+            total = reducer.add(total, params, weight)
+        return cast(Tensor, reducer.finish(total))
+
+    def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
+        """Everything that is under way."""
+        places = list(self._flights)
+        facts = {
+            "flights": [[p, f.client, f.version, f.arrival] for p, f in self._flights.items()],
+            "asked": self._asked,
+        }
+        if not places:
+            return {}, facts
+        learned = [self._learned[place] for place in places]
+        arrays = {
+            "learned": torch.stack([values for values, _ in learned]).cpu().numpy(),
+            "learned losses": torch.stack([loss for _, loss in learned]).cpu().numpy(),
+        }
+        return arrays, facts
+
+    def restore(
+        self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any], device: torch.device
+    ) -> None:
+        """Put back what was under way."""
+        self._asked = facts["asked"]
+        self._flights = {p: Flight(c, v, arrival) for p, c, v, arrival in facts["flights"]}
+        self._queue = sorted((flight.arrival, place) for place, flight in self._flights.items())
+        self._fresh = []
+        for i, place in enumerate(self._flights):
+            values = torch.tensor(arrays["learned"][i], device=device)
+            loss = torch.tensor(arrays["learned losses"][i], device=device)
+            self._learned[place] = (values, loss)

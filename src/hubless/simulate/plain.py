@@ -1,0 +1,95 @@
+"""One client after another, on the module itself: for what cannot be vectorised, and to debug."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from hubless.errors import ClientFailed
+from hubless.rng import keys
+from hubless.simulate.local import autocast, descend, tf32
+from hubless.simulate.schedule import Schedule, lay_out
+from hubless.simulate.work import Cohort, Outcome, Work
+from hubless.train.optimizers import Slots
+
+
+class Plain:
+    """One lane, eager: breakpoints work, and an error names its client."""
+
+    def __init__(self, work: Work, data: Mapping[str, Tensor], device: torch.device) -> None:
+        self.work, self.data, self.device = work, dict(data), device
+        self.module = copy.deepcopy(work.task.module).to(device).train()
+        arrays = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
+        self._arrays = [arrays[place.name] for place in work.layout.places]
+        self._trained = self._arrays[: len(work.layout.trained)]
+        self._global = torch.zeros(work.layout.size, device=device)
+        self._anchors = work.layout.views(self._global)
+
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+        """Train a cohort from these params."""
+        work, layout, clients = self.work, self.work.layout, len(cohort.clients)
+        self._global.copy_(params)
+        schedule = lay_out(work.population, cohort.clients, work.recipe, 1, work.seed, cohort.round)
+        total = torch.zeros(layout.size, device=self.device)
+        totals = layout.views(total)
+        kept = torch.zeros(clients, layout.size, device=self.device) if each else None
+        losses = torch.zeros(clients, device=self.device)
+        # on its own stream each, so that what a client draws depends neither on who went before
+        # it nor on which worker it runs on
+        seeds = keys(work.seed, "client", cohort.round, cohort.clients) >> 1
+        lr = torch.tensor(work.recipe.lr(cohort.round), device=self.device)
+        with tf32(work.recipe.precision == "tf32"):
+            for start, stop in schedule.stretches():
+                i = int(schedule.client[start, 0])
+                torch.manual_seed(int(seeds[i]))
+                try:
+                    losses[i] = self._train(schedule, start, stop, lr)
+                except Exception as error:
+                    client = int(cohort.clients[i])
+                    raise ClientFailed(
+                        f"client {client} failed in round {cohort.round}: "
+                        f"{type(error).__name__}: {error}",
+                        client,
+                        cohort.round,
+                    ) from error
+                with torch.no_grad():
+                    if kept is None:
+                        torch._foreach_add_(totals, self._arrays, alpha=float(cohort.weights[i]))
+                    else:
+                        torch._foreach_copy_(layout.views(kept[i]), self._arrays)
+        return Outcome(None if each else total, kept, losses)
+
+    def _train(self, schedule: Schedule, start: int, stop: int, lr: Tensor) -> Tensor:
+        """One client's steps, from the global params."""
+        work, recipe, trained = self.work, self.work.recipe, self._trained
+        with torch.no_grad():
+            torch._foreach_copy_(self._arrays, self._anchors)
+        slots: list[Slots] = [
+            tuple(torch.zeros_like(p) for _ in range(recipe.optimizer.slots)) for p in trained
+        ]
+        lost = torch.zeros((), device=self.device)
+        sums: list[Tensor] | None = None
+        rows = torch.from_numpy(schedule.rows[start:stop, 0]).to(self.device)
+        step = torch.from_numpy(schedule.step[start:stop, 0]).to(self.device)
+        for t in range(start, stop):
+            # only the last batch of an epoch is short: cut it rather than fill it up
+            count = int((schedule.shares[t, 0] > 0).sum())
+            batch = {name: column[rows[t - start, :count]] for name, column in self.data.items()}
+            with autocast(recipe, self.device):
+                losses = work.task.losses(self.module, batch)
+            objective = losses.sum() * float(schedule.shares[t, 0, 0])
+            gradients = list(torch.autograd.grad(objective, trained, materialize_grads=True))
+            with torch.no_grad():
+                lost += losses.detach().sum()
+                if sums is not None:
+                    torch._foreach_add_(gradients, sums)
+                if not schedule.step[t, 0]:
+                    sums = gradients
+                    continue
+                sums = None
+                now, anchors = step[t - start], self._anchors[: len(trained)]
+                descend(recipe, trained, gradients, slots, anchors, now, lr, masked=False)
+        return lost

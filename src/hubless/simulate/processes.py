@@ -1,0 +1,186 @@
+"""One process per core: each trains its part of the cohort and adds to its own partial sum.
+
+Workers are forked, so they share the population's memory and need nothing pickled. One that dies
+is forked again and its part redone.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import signal
+import traceback
+from collections.abc import Mapping
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from hubless.errors import ClientFailed, HublessError
+from hubless.simulate.engine import LocalExecutor
+from hubless.simulate.schedule import deal
+from hubless.simulate.work import Cohort, Ints, Outcome
+
+_MOST_DEATHS = 3
+
+
+class Processes:
+    """An engine whose workers are this process and forks of it."""
+
+    def __init__(self, executor: LocalExecutor, processes: int) -> None:
+        self.executor, self.processes = executor, processes
+        self.device = executor.device
+        size = executor.work.layout.size
+        self._params = _shared(size)
+        self._threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        self._workers = [_Worker(executor, self._params, size) for _ in range(processes - 1)]
+
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+        """Train a cohort from these params, each process its share of the steps."""
+        self._params.copy_(params)
+        parts = split(self.executor.work, cohort.clients, self.processes)
+        shares = [Cohort(cohort.round, cohort.clients[p], cohort.weights[p]) for p in parts]
+        for worker, share in zip(self._workers, shares[1:], strict=True):
+            worker.send(share, each)
+        outcomes = [self.executor.run(self._params, shares[0], each=each)]
+        outcomes += [
+            worker.receive(share, each)
+            for worker, share in zip(self._workers, shares[1:], strict=True)
+        ]
+        return merge(outcomes, parts, len(cohort.clients))
+
+    def describe(self) -> Mapping[str, Any]:
+        return {**self.executor.describe(), "processes": self.processes}
+
+    def close(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+        self._workers = []
+        torch.set_num_threads(self._threads)
+        self.executor.close()
+
+
+class _Worker:
+    """A forked process, and the memory it leaves its sum in."""
+
+    def __init__(self, executor: LocalExecutor, params: Tensor, size: int) -> None:
+        self._executor, self._params, self._size = executor, params, size
+        self._total = _shared(size)
+        self._deaths = 0
+        self._fork()
+
+    def send(self, share: Cohort, each: bool) -> None:
+        try:
+            self._pipe.send((share, each))
+        except OSError:
+            self._again(share, each)
+
+    def receive(self, share: Cohort, each: bool) -> Outcome:
+        while True:
+            try:
+                answer = self._pipe.recv()
+            except (EOFError, OSError):
+                self._again(share, each)
+                continue
+            if isinstance(answer, _Failure):
+                raise answer.error
+            losses, kept = answer
+            return Outcome(
+                None if each else self._total.clone(),
+                None if kept is None else torch.from_numpy(kept),
+                torch.from_numpy(losses),
+            )
+
+    def stop(self) -> None:
+        self._pipe.close()
+        try:
+            os.kill(self._pid, signal.SIGTERM)
+            os.waitpid(self._pid, 0)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+
+    def _again(self, share: Cohort, each: bool) -> None:
+        """Replace a worker that died, and have its part redone."""
+        self._deaths += 1
+        if self._deaths > _MOST_DEATHS:
+            raise HublessError(
+                f"a worker process died {self._deaths} times, in round {share.round} again: is "
+                "there enough memory? Fewer processes need less (Local(processes=1))"
+            )
+        self.stop()
+        self._fork()
+        self._pipe.send((share, each))
+
+    def _fork(self) -> None:
+        self._pipe, theirs = Pipe()
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                self._pipe.close()
+                self._serve(theirs)
+            finally:
+                os._exit(0)
+        theirs.close()
+
+    def _serve(self, pipe: Connection) -> None:
+        # an interrupt is for the parent to deal with, which then closes the pipe
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        torch.set_num_threads(1)
+        while True:
+            try:
+                share, each = pipe.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                outcome = self._executor.run(self._params, share, each=each)
+                if outcome.total is not None:
+                    self._total.copy_(outcome.total)
+                kept = None if outcome.each is None else outcome.each.numpy()
+                pipe.send((outcome.losses.numpy(), kept))
+            except Exception as error:
+                pipe.send(_Failure(error, share.round))
+
+
+class _Failure:
+    """An error on its way to the parent, with its traceback as text."""
+
+    def __init__(self, error: Exception, round: int) -> None:
+        cause = error.__cause__ or error
+        text = "".join(traceback.format_exception(cause))
+        client = error.client if isinstance(error, ClientFailed) else -1
+        self.error = ClientFailed(f"{error}\nIn a worker process:\n{text}", client, round)
+
+
+def split(work: Any, clients: Ints, parts: int) -> list[Ints]:
+    """Positions in the cohort for each worker, with about the same number of steps."""
+    offsets = work.population.offsets
+    steps = work.recipe.steps_for(offsets[clients + 1] - offsets[clients])
+    part, _ = deal(steps, parts)
+    return [np.flatnonzero(part == i) for i in range(parts)]
+
+
+def merge(outcomes: list[Outcome], parts: list[Ints], clients: int) -> Outcome:
+    """Partial outcomes as one: sums added, and what is per client put where it belongs."""
+    losses = torch.zeros(clients)
+    each = None
+    for outcome, part in zip(outcomes, parts, strict=True):
+        where = torch.from_numpy(part)
+        losses[where] = outcome.losses.cpu()
+        if outcome.each is not None:
+            each = torch.zeros(clients, outcome.each.shape[1]) if each is None else each
+            each[where] = outcome.each.cpu()
+    total = outcomes[0].total
+    for outcome in outcomes[1:]:
+        if total is not None and outcome.total is not None:
+            total.add_(outcome.total)
+    return Outcome(total, each, losses)
+
+
+def _shared(size: int) -> Tensor:
+    """Memory that forks of this process see too."""
+    return torch.frombuffer(mmap.mmap(-1, max(size, 1) * 4), dtype=torch.float32)[:size]

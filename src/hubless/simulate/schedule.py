@@ -1,0 +1,140 @@
+"""Who trains where and when: a cohort's local steps laid out on lanes.
+
+Every tick, each lane takes one batch of its current client. Clients are dealt longest first onto
+the lane that is free first, so unequal clients cost little idling.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless import rng
+from hubless.data.population import Population
+from hubless.train.recipe import Recipe
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float32]
+
+CHUNK = 64
+"""Where a step takes all of a client's examples, its gradient is summed over so many at a time."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """Arrays over ticks x lanes; rows and shares also over the examples of a batch."""
+
+    rows: Ints
+    """Which example; where its share is 0 it only fills the batch up."""
+    shares: Floats
+    """What each example's loss counts for in its step: 1 / the step's examples."""
+    step: Floats
+    """The number of the client's step, from 1, where this tick completes it; else 0."""
+    client: Ints
+    """The position in the cohort of who is on the lane, or -1 where it idles."""
+    begins: NDArray[np.bool_]
+    ends: NDArray[np.bool_]
+
+    @property
+    def ticks(self) -> int:
+        return len(self.rows)
+
+    @property
+    def busy(self) -> float:
+        """The share of lane ticks on which somebody trains."""
+        return float((self.client >= 0).mean()) if self.client.size else 1.0
+
+    def stretches(self) -> Iterator[tuple[int, int]]:
+        """Runs of ticks within which no client begins after the first nor ends before the last."""
+        if not self.ticks:
+            return
+        begins, ends = np.asarray(self.begins.any(1)), np.asarray(self.ends.any(1))
+        cuts = np.flatnonzero(begins[1:] | ends[:-1]) + 1
+        edges = [0, *cuts.tolist(), self.ticks]
+        yield from itertools.pairwise(edges)
+
+
+def lay_out(
+    population: Population, clients: Ints, recipe: Recipe, lanes: int, seed: int, round: int
+) -> Schedule:
+    """The schedule of these clients' training, on so many lanes.
+
+    How a client's examples are shuffled depends on the seed, the round and the client alone.
+    """
+    begun = population.offsets[clients]
+    sizes = population.offsets[clients + 1] - begun
+    steps = recipe.steps_for(sizes)
+    per_epoch = np.ones_like(sizes) if recipe.batch is None else -(-sizes // recipe.batch)
+    width = int(min(CHUNK, max(sizes.max(initial=1), 1))) if recipe.batch is None else recipe.batch
+    per_step = -(-sizes // width) if recipe.batch is None else np.ones_like(sizes)
+    length = steps * per_step
+    lane, begin = deal(length, lanes)
+    ticks = int((begin + length).max(initial=0))
+
+    client, step = np.full((ticks, lanes), -1), np.zeros((ticks, lanes), np.float32)
+    owner = np.repeat(np.arange(len(sizes)), length)
+    within = np.arange(len(owner)) - np.repeat(np.cumsum(length) - length, length)
+    at, on = begin[owner] + within, lane[owner]
+    client[at, on] = owner
+    number, part = np.divmod(within, np.maximum(per_step[owner], 1))
+    step[at, on] = np.where(part == per_step[owner] - 1, number + 1, 0)
+    begins, ends = np.zeros((ticks, lanes), bool), np.zeros((ticks, lanes), bool)
+    some = length > 0
+    begins[begin[some], lane[some]] = True
+    ends[(begin + length - 1)[some], lane[some]] = True
+
+    # one entry per client, epoch and example, shuffled within its client and epoch
+    epochs = np.where(sizes > 0, -(-steps // np.maximum(per_epoch, 1)), 0)
+    owner = np.repeat(np.arange(len(sizes)), epochs)
+    epoch = np.arange(len(owner)) - np.repeat(np.cumsum(epochs) - epochs, epochs)
+    pair = np.repeat(np.arange(len(owner)), sizes[owner])
+    place = np.arange(len(pair)) - np.repeat(np.cumsum(sizes[owner]) - sizes[owner], sizes[owner])
+    who = owner[pair]
+    example = place
+    if recipe.shuffle:
+        drawn = rng.keys(seed, "shuffle", round, clients[who], epoch[pair], place)
+        order = np.argsort((pair.astype(np.uint64) << np.uint64(40)) | (drawn >> np.uint64(24)))
+        example = place[order]
+    batch = sizes[who] if recipe.batch is None else recipe.batch
+    inner, slot = np.divmod(place, width)
+    number = epoch[pair] * per_epoch[who] + (0 if recipe.batch is None else inner)
+    kept = number < steps[who]
+    at = begin[who] + number * per_step[who] + (inner if recipe.batch is None else 0)
+    share = 1.0 / np.minimum(batch, sizes[who] - (place // batch) * batch)
+    rows = np.zeros((ticks, lanes, width), np.int64)
+    shares = np.zeros((ticks, lanes, width), np.float32)
+    spot = (at[kept], lane[who[kept]], slot[kept])
+    chosen = (begun[who] + example)[kept]
+    rows[spot] = chosen if population.rows is None else population.rows[chosen]
+    shares[spot] = share[kept]
+    return Schedule(rows, shares, step, client, begins, ends)
+
+
+def deal(length: Ints, lanes: int) -> tuple[Ints, Ints]:
+    """The lane and the first tick of each client, longest first onto the lane free first.
+
+    >>> lane, begin = deal(np.array([1, 4, 2, 2]), lanes=2)
+    >>> lane.tolist(), begin.tolist()
+    ([0, 0, 1, 1], [4, 0, 0, 2])
+    """
+    lane, begin = np.zeros_like(length), np.zeros_like(length)
+    if len(length) == 0:
+        return lane, begin
+    if length.min() == length.max() or lanes == 1:
+        turn = np.arange(len(length))
+        if lanes == 1:
+            return lane, np.cumsum(length) - length
+        return turn % lanes, turn // lanes * length
+    free: list[tuple[int, int]] = [(0, i) for i in range(lanes)]
+    longest: list[Any] = np.argsort(-length, kind="stable").tolist()
+    for client in longest:
+        when, where = heapq.heappop(free)
+        lane[client], begin[client] = where, when
+        heapq.heappush(free, (when + int(length[client]), where))
+    return lane, begin

@@ -1,0 +1,362 @@
+"""A simulation: rounds of select, train, aggregate, evaluate, over a population of any size."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hubless.data.population import Population
+from hubless.errors import DataError, Diverged, SelectionError
+from hubless.events import Ended, Events, Listener, Started, Trained, to_file
+from hubless.select.roster import Selector
+from hubless.select.uniform import Uniform
+from hubless.simulate import checkpoint
+from hubless.simulate.callbacks import Callback, Checkpoint
+from hubless.simulate.clock import Buffered, Clock, Devices, Pace
+from hubless.simulate.engine import Local
+from hubless.simulate.evaluate import Evaluation
+from hubless.simulate.pace import Asynchronous, Synchronous, Version
+from hubless.simulate.work import Engine, Work, to_tensors
+from hubless.strategy.base import Strategy
+from hubless.strategy.fedavg import FedAvg
+from hubless.train.recipe import Recipe
+from hubless.train.task import Task
+
+if TYPE_CHECKING:
+    import polars
+
+_HELD_BACK = 10
+"""On a GPU, reading a loss waits for it: so many rounds are reported at once."""
+
+
+class EngineChoice(Protocol):
+    """What starts an engine: `Local`, or `Ray`."""
+
+    def start(self, work: Work, cohort: int, rounds: int) -> Engine:
+        """An engine for this work, cohorts of this size and about so many rounds."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Done:
+    """A round whose figures are still on the device."""
+
+    round: int
+    version: Version
+    means: Mapping[str, Tensor]
+    seconds: float
+
+
+class Simulation:
+    """Trains a task over a population, a cohort per round.
+
+    `cohort` is how many clients train in a round (a share of all, below 1). `test` is evaluated
+    every `evaluate_every` rounds. `devices` gives clients speeds and a virtual clock; `pace`
+    says whether rounds wait for stragglers (`Pace`) or not at all (`Buffered`). `events` is a
+    file for JSON lines, or listeners. The same seed gives the same result.
+
+    >>> from torch import nn
+    >>> from hubless.train.optimizers import SGD
+    >>> rng = np.random.default_rng(0)
+    >>> x = rng.standard_normal((200, 4), dtype=np.float32)
+    >>> people = Population.by({"x": x, "y": (x[:, 0] > 0).astype(int)}, np.arange(200) % 20)
+    >>> simulation = Simulation(Task(nn.Linear(4, 2)), people, recipe=Recipe(SGD(0.5)), cohort=5,
+    ...                         engine=Local(lanes=0, compiled=False, processes=1), test=people)
+    >>> history = simulation.run(rounds=10)
+    >>> history["loss"][-1] < 0.5
+    True
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        population: Population,
+        *,
+        recipe: Recipe | None = None,
+        strategy: Strategy | None = None,
+        selector: Selector | None = None,
+        cohort: float = 10,
+        seed: int = 0,
+        engine: EngineChoice | None = None,
+        test: Population | None = None,
+        evaluate_every: int = 10,
+        devices: Devices | None = None,
+        pace: Pace | Buffered | None = None,
+        callbacks: Iterable[Callback] = (),
+        events: str | Path | Sequence[Listener] = (),
+    ) -> None:
+        self.task, self.population = task, population
+        self.recipe, self.strategy = recipe or Recipe(), strategy or FedAvg()
+        self.selector: Selector = selector or Uniform()
+        self.cohort = _cohort(cohort, len(population))
+        self.seed, self.evaluate_every = seed, evaluate_every
+        self.callbacks = list(callbacks)
+        self.events = Events([to_file(events)] if isinstance(events, (str, Path)) else [*events])
+        self.sizes = population.sizes
+        self._choice = engine or Local()
+        self._work = Work(task, self.recipe, population, seed)
+        self._test = test
+        pace = pace or Pace()
+        if isinstance(pace, Buffered) or pace.over > 1 or pace.deadline is not None:
+            devices = devices or Devices()
+        size = 4 * self._work.layout.size
+        self.clock = None if devices is None else Clock(devices, len(population), size, seed)
+        self._pace = Asynchronous(pace) if isinstance(pace, Buffered) else Synchronous(pace)
+        self._engine: Engine | None = None
+        self._evaluation: Evaluation | None = None
+        self._held: list[_Done] = []
+        self.flat = self._work.layout.flatten(task.module)
+        self._slots: tuple[Tensor, ...] = ()
+        self.round = 0
+        self.virtual = 0.0
+        self.rows: list[dict[str, float]] = []
+        self._check()
+
+    @property
+    def params(self) -> dict[str, Tensor]:
+        """The current version, by name."""
+        return self._work.layout.named(self.flat)
+
+    @property
+    def engine(self) -> Engine:
+        """What trains cohorts; it is started with the first round."""
+        if self._engine is None:
+            raise RuntimeError("the engine runs only during run()")
+        return self._engine
+
+    @property
+    def history(self) -> polars.DataFrame:
+        """One row per round: losses, metrics where evaluated, bytes, seconds of both clocks."""
+        import polars
+
+        return polars.DataFrame(self.rows, infer_schema_length=None)
+
+    def run(self, rounds: int) -> polars.DataFrame:
+        """Go on until `rounds` rounds are done in all, and return the history.
+
+        Interrupting (Ctrl-C) leaves the state of the last complete round, which a `Checkpoint`
+        among the callbacks also saves.
+        """
+        if self.round >= rounds:
+            return self.history
+        self._engine = self._choice.start(self._work, self.cohort, rounds - self.round)
+        self.flat = self.flat.to(self._engine.device)
+        self._slots = tuple(slot.to(self._engine.device) for slot in self._slots)
+        if self._test is not None and self._evaluation is None:
+            self._evaluation = Evaluation(self.task, self._test, self._engine.device)
+        self.events.emit(Started(round=self.round, settings=self._settings()))
+        reason = "failed"
+        try:
+            stop = False
+            while self.round < rounds and not stop:
+                stop = self._step(last=self.round + 1 == rounds)
+            reason = "stopped" if stop else "complete"
+        except KeyboardInterrupt:
+            reason = "interrupted"
+            self._report()
+            raise
+        finally:
+            if reason != "failed":
+                self._save_last()
+            self._engine.close()
+            self._engine = None
+            self.events.emit(Ended(round=self.round, reason=reason))
+        return self.history
+
+    def evaluate(self, test: Population | None = None) -> dict[str, float]:
+        """Loss and metrics of the current version."""
+        return {name: float(mean) for name, mean in self._on(test).means(self.flat).items()}
+
+    def evaluate_by_client(self, test: Population | None = None) -> polars.DataFrame:
+        """Loss and metrics of the current version, for each client of a test population."""
+        import polars
+
+        evaluation = self._on(test)
+        columns = evaluation.by_client(self.flat)
+        named = range(len(evaluation.test))
+        return polars.DataFrame({"client": named, "examples": evaluation.test.sizes, **columns})
+
+    def arrive(self, reduced: Tensor) -> None:
+        """Take the strategy's step towards what updates were reduced to."""
+        current = self.flat
+        following, slots = self.strategy.advance(current, reduced, current, self._slots, self.round)
+        self.flat = cast(Tensor, following)
+        self._slots = cast("tuple[Tensor, ...]", slots)
+
+    def save(self, folder: str | Path) -> Path:
+        """Write everything that is needed to go on into a folder, whole or not at all."""
+        self._report()
+        arrays: dict[str, NDArray[Any]] = {"params": self.flat.cpu().numpy()}
+        if not np.isfinite(arrays["params"]).all():
+            raise Diverged(f"params are not finite after round {self.round}", -1, self.round)
+        for name, slot in zip(self.strategy.optimizer.slots, self._slots, strict=False):
+            arrays[f"slot {name}"] = slot.cpu().numpy()
+        more, facts = self._pace.state()
+        known = {"round": self.round, "virtual": self.virtual, "rows": self.rows, "pace": facts}
+        about = {"fingerprint": self._fingerprint(), **known}
+        return checkpoint.write(Path(folder), {**arrays, **more}, about)
+
+    def resume(self, folder: str | Path) -> bool:
+        """Take the state from a folder's checkpoint; False where there is none yet."""
+        if not (Path(folder) / checkpoint.NAME).exists():
+            return False
+        arrays, facts = checkpoint.read(Path(folder))
+        mine = self._fingerprint()
+        if different := [name for name, said in mine.items() if facts["fingerprint"][name] != said]:
+            raise DataError(
+                f"the checkpoint in {folder} is of another simulation: its {different[0]} is "
+                f"{facts['fingerprint'][different[0]]}, here it is {mine[different[0]]}"
+            )
+        self.flat = torch.tensor(arrays["params"])
+        names = self.strategy.optimizer.slots
+        self._slots = tuple(
+            torch.tensor(arrays[f"slot {name}"]) for name in names if f"slot {name}" in arrays
+        )
+        self.round, self.virtual, self.rows = facts["round"], facts["virtual"], facts["rows"]
+        self._pace.restore(arrays, facts["pace"], torch.device("cpu"))
+        return True
+
+    def _step(self, last: bool) -> bool:
+        """One round; True where a callback has had enough."""
+        started = time.perf_counter()
+        version = self._pace.advance(self)
+        self.round += 1
+        self.virtual = version.virtual
+        evaluated = self._evaluation is not None and (
+            last or (self.evaluate_every > 0 and self.round % self.evaluate_every == 0)
+        )
+        means: Mapping[str, Tensor] = {}
+        if evaluated and self._evaluation is not None:
+            means = self._evaluation.means(self.flat)
+        took = time.perf_counter() - started
+        self._held.append(_Done(self.round, version, means, took))
+        at_hand = self.engine.device.type == "cpu"
+        if at_hand or evaluated or last or len(self._held) >= _HELD_BACK:
+            return self._report()
+        return False
+
+    def _report(self) -> bool:
+        """Read what rounds since the last time came to, and tell everyone."""
+        held, self._held = self._held, []
+        stop = False
+        for done in held:
+            row = self._row(done)
+            self.rows.append(row)
+            self.events.emit(self._event(done, row))
+            for callback in self.callbacks:
+                stop = bool(callback(self, row)) or stop
+        return stop
+
+    def _row(self, done: _Done) -> dict[str, float]:
+        version, size = done.version, 4 * self._work.layout.size
+        row: dict[str, float] = {
+            "round": done.round,
+            "clients": len(version.clients),
+            "examples": int(version.examples.sum()),
+            "skipped": version.skipped,
+            "dropped": version.dropped,
+            "train_loss": float("nan"),
+            "bytes_down": version.asked * size,
+            "bytes_up": len(version.clients) * size,
+            "seconds": done.seconds,
+            "virtual": version.virtual,
+        }
+        if version.losses is not None:
+            losses = version.losses.double().cpu().numpy()
+            if not np.isfinite(losses).all():
+                self._diverged(done, int(version.clients[int(np.argmin(np.isfinite(losses)))]))
+            seen = (self.recipe.examples_for(version.examples)).sum()
+            row["train_loss"] = float(losses.sum() / seen)
+        row.update({name: float(mean) for name, mean in done.means.items()})
+        return row
+
+    def _diverged(self, done: _Done, client: int) -> None:
+        lr = self.recipe.lr(done.round - 1)
+        raise Diverged(
+            f"the loss of client {client} is not finite in round {done.round}: training diverged. "
+            f"Try a learning rate below {lr:g}, clip=1.0 in the recipe, or look at that client's "
+            "data (simulation.population.client(...))",
+            client,
+            done.round,
+        )
+
+    def _event(self, done: _Done, row: Mapping[str, float]) -> Trained:
+        measured = {"train_loss": row["train_loss"], **{name: row[name] for name in done.means}}
+        return Trained(
+            round=done.round,
+            cohort=done.version.clients.tolist(),
+            skipped=done.version.skipped,
+            dropped=done.version.dropped,
+            metrics=measured,
+            bytes_down=int(row["bytes_down"]),
+            bytes_up=int(row["bytes_up"]),
+            seconds=done.seconds,
+            virtual=done.version.virtual,
+        )
+
+    def _save_last(self) -> None:
+        for callback in self.callbacks:
+            if isinstance(callback, Checkpoint):
+                self.save(callback.folder)
+
+    def _on(self, test: Population | None) -> Evaluation:
+        if test is not None:
+            return Evaluation(self.task, test, self.flat.device)
+        if self._test is None:
+            raise DataError("there is no test population: pass one")
+        return self._evaluation or Evaluation(self.task, self._test, self.flat.device)
+
+    def _check(self) -> None:
+        """Find out before any training what is wrong with the task or the data."""
+        if not self.population.examples:
+            raise DataError("the population has no examples")
+        for people in (self.population, self._test):
+            if people is None or not people.examples:
+                continue
+            rows = np.arange(min(2, people.examples))
+            few = Population.pooled(
+                {
+                    name: column[rows if people.rows is None else people.rows[rows]]
+                    for name, column in people.columns.items()
+                }
+            )
+            device = next(self.task.module.parameters()).device
+            self.task.check(to_tensors(few, self.task.columns, device))
+
+    def _settings(self) -> dict[str, Any]:
+        return {
+            **self._fingerprint(),
+            "params": self._work.layout.size,
+            "engine": dict(self.engine.describe()),
+        }
+
+    def _fingerprint(self) -> dict[str, Any]:
+        """What two runs must share for one to go on where the other stopped."""
+        return {
+            "seed": self.seed,
+            "cohort": self.cohort,
+            "clients": len(self.population),
+            "examples": self.population.examples,
+            "model": [[p.name, list(p.shape)] for p in self._work.layout.places],
+            "recipe": repr(self.recipe),
+            "strategy": repr(self.strategy),
+            "selector": repr(self.selector),
+            "pace": repr(self._pace.pace),
+        }
+
+
+def _cohort(cohort: float, clients: int) -> int:
+    count = max(1, round(cohort * clients)) if 0 < cohort < 1 else int(cohort)
+    if count < 1 or (cohort >= 1 and count != cohort):
+        raise SelectionError(f"a cohort is a number of clients, or a share below 1, not {cohort}")
+    if count > clients:
+        raise SelectionError(f"a cohort of {count} cannot be taken from {clients} clients")
+    return count

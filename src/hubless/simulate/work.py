@@ -1,0 +1,105 @@
+"""What engines are given and what they give back."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from hubless.data.population import Population
+from hubless.errors import DataError
+from hubless.train.layout import Layout
+from hubless.train.recipe import Recipe
+from hubless.train.task import Task
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Work:
+    """Everything that stays the same from round to round."""
+
+    task: Task
+    recipe: Recipe
+    population: Population
+    seed: int
+    layout: Layout = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "layout", Layout.of(self.task.module))
+
+
+@dataclass(frozen=True)
+class Cohort:
+    """Who trains in a round, and what each counts for."""
+
+    round: int
+    clients: Ints
+    weights: NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a cohort's training came to, still on the device.
+
+    `total` is the weighted sum of the clients' params; `each` their params one by one, where that
+    was asked for. `losses` sums each client's losses over all its steps.
+    """
+
+    total: Tensor | None
+    each: Tensor | None
+    losses: Tensor
+
+
+class Engine(Protocol):
+    """Trains cohorts. Made by a simulation from the engine it was given."""
+
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+        """Train every client of the cohort from these params."""
+        ...
+
+    def close(self) -> None:
+        """Let go of what it holds: processes, device memory."""
+        ...
+
+    @property
+    def device(self) -> torch.device:
+        """Where params live."""
+        ...
+
+    def describe(self) -> Mapping[str, Any]:
+        """How it runs: lanes, compiled or not, processes."""
+        ...
+
+
+def to_tensors(
+    population: Population, names: tuple[str, ...], device: torch.device
+) -> dict[str, Tensor]:
+    """The columns that training needs, on the device."""
+    tensors = {}
+    for name in names:
+        if name not in population.columns:
+            raise DataError(
+                f"the task needs a column {name!r}, and the population has "
+                f"{sorted(population.columns)}"
+            )
+        column = population.columns[name]
+        if column.dtype.kind not in "biuf":
+            raise DataError(
+                f"column {name!r} holds {column.dtype}, not numbers: turn it into numbers first"
+            )
+        if column.dtype in (np.uint16, np.uint32, np.uint64):
+            column = column.astype(np.int64)
+        elif column.dtype == np.float64:
+            column = column.astype(np.float32)
+        with warnings.catch_warnings():
+            # mapped files are read-only, and nobody will write to them
+            warnings.simplefilter("ignore", UserWarning)
+            tensors[name] = torch.from_numpy(np.ascontiguousarray(column)).to(device)
+    return tensors

@@ -1,0 +1,108 @@
+"""A task: the model, what it is trained on, and how well it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from hubless.errors import TaskError
+from hubless.train.losses import cross_entropy
+
+Batch = dict[str, Tensor]
+PerExample = Callable[..., Tensor]
+
+
+@dataclass(frozen=True)
+class Task:
+    """A module, a loss that gives one number per example, and metrics that do the same.
+
+    `inputs` are the columns the module is called with, in order, or by keyword where a mapping
+    from argument to column is given; `targets` are what loss and metrics see besides its output.
+    `prepare` turns a batch of stored columns into what the module expects, on the device: integer
+    images into floats, for one.
+
+    >>> task = Task(nn.Linear(3, 2))
+    >>> task.losses(task.module, {"x": torch.ones(4, 3), "y": torch.tensor([0, 1, 1, 0])}).shape
+    torch.Size([4])
+    """
+
+    module: nn.Module
+    loss: PerExample = cross_entropy
+    metrics: Mapping[str, PerExample] = field(default_factory=dict)
+    inputs: Sequence[str] | Mapping[str, str] = ("x",)
+    targets: Sequence[str] = ("y",)
+    prepare: Callable[[Batch], Batch] | None = None
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that are needed of the data."""
+        inputs = self.inputs.values() if isinstance(self.inputs, Mapping) else self.inputs
+        return tuple(dict.fromkeys([*inputs, *self.targets]))
+
+    def output(self, module: Callable[..., Any], batch: Batch) -> Any:
+        """What the module says of a batch that was prepared."""
+        if isinstance(self.inputs, Mapping):
+            said = module(**{argument: batch[name] for argument, name in self.inputs.items()})
+        else:
+            said = module(*[batch[name] for name in self.inputs])
+        return getattr(said, "logits", said)
+
+    def losses(self, module: Callable[..., Any], batch: Batch) -> Tensor:
+        """One loss per example of a batch as it is stored."""
+        batch = self.prepared(batch)
+        return self.loss(self.output(module, batch), *[batch[name] for name in self.targets])
+
+    def prepared(self, batch: Batch) -> Batch:
+        """The batch as the module expects it."""
+        return batch if self.prepare is None else self.prepare(batch)
+
+    def check(self, batch: Batch) -> None:
+        """Try module, loss and metrics on a few examples, and say what is wrong with them."""
+        examples = len(next(iter(batch.values())))
+        training = self.module.training
+        state = {name: value.clone() for name, value in self.module.state_dict().items()}
+        with torch.no_grad(), torch.random.fork_rng():
+            try:
+                batch = self.prepared(batch)
+                output = self.output(self.module.train(), batch)
+            except Exception as error:
+                seen = {name: (tuple(v.shape), v.dtype) for name, v in batch.items()}
+                raise TaskError(
+                    f"the module cannot be called on a batch of the data: {error}. It was given "
+                    f"{self.inputs} of {seen}"
+                ) from error
+            finally:
+                self.module.load_state_dict(state)
+                self.module.train(training)
+            targets = [batch[name] for name in self.targets]
+            for name, measure in {"loss": self.loss, **self.metrics}.items():
+                _check_measure(name, measure, output, targets, examples)
+
+
+def _check_measure(
+    name: str, measure: PerExample, output: Any, targets: list[Tensor], examples: int
+) -> None:
+    try:
+        values = measure(output, *targets)
+    except Exception as error:
+        said = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise TaskError(
+            f"{name!r} cannot be computed from the module's output ({said}) and the targets "
+            f"{[tuple(t.shape) for t in targets]}: {error}"
+        ) from error
+    if not isinstance(values, Tensor):
+        raise TaskError(f"{name!r} must return a tensor, not a {type(values).__name__}")
+    if values.ndim == 0:
+        raise TaskError(
+            f"{name!r} returns one number for {examples} examples, where one per example is "
+            'needed: pass reduction="none", or take the mean over all but the first dimension'
+        )
+    if tuple(values.shape) != (examples,):
+        raise TaskError(
+            f"{name!r} returns shape {tuple(values.shape)} for {examples} examples, where "
+            f"({examples},) is needed: one number per example"
+        )
