@@ -70,8 +70,8 @@ class Simulation:
     >>> people = Population.by({"x": x, "y": (x[:, 0] > 0).astype(int)}, np.arange(200) % 20)
     >>> simulation = Simulation(Task(nn.Linear(4, 2)), people, recipe=Recipe(SGD(0.5)), cohort=5,
     ...                         engine=Local(lanes=0, compiled=False, processes=1), test=people)
-    >>> history = simulation.run(rounds=10)
-    >>> history["loss"][-1] < 0.5
+    >>> simulation.run(rounds=10)
+    >>> simulation.history["loss"][-1] < 0.5
     True
     """
 
@@ -139,14 +139,14 @@ class Simulation:
 
         return polars.DataFrame(self.rows, infer_schema_length=None)
 
-    def run(self, rounds: int) -> polars.DataFrame:
-        """Go on until `rounds` rounds are done in all, and return the history.
+    def run(self, rounds: int) -> None:
+        """Go on until `rounds` rounds are done in all; `history` then has a row for each.
 
         Interrupting (Ctrl-C) leaves the state of the last complete round, which a `Checkpoint`
         among the callbacks also saves.
         """
         if self.round >= rounds:
-            return self.history
+            return
         self._engine = self._choice.start(self._work, self.cohort, rounds - self.round)
         self.flat = self.flat.to(self._engine.device)
         self._slots = tuple(slot.to(self._engine.device) for slot in self._slots)
@@ -169,7 +169,6 @@ class Simulation:
             self._engine.close()
             self._engine = None
             self.events.emit(Ended(round=self.round, reason=reason))
-        return self.history
 
     def evaluate(self, test: Population | None = None) -> dict[str, float]:
         """Loss and metrics of the current version."""
