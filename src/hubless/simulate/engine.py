@@ -55,6 +55,9 @@ class Local:
     def start(self, work: Work, cohort: int, rounds: int) -> Engine:
         """An engine for this work, cohorts of about this size, and about so many rounds."""
         device = self._device()
+        if device.type == "cpu":
+            # small models are slower on two threads than on one
+            torch.set_num_threads(1)
         executor = LocalExecutor(work, device)
         plan = self.plan(executor, cohort, rounds)
         executor.adopt(plan)

@@ -35,8 +35,6 @@ class Processes:
         self.device = executor.device
         size = executor.work.layout.size
         self._params = _shared(size)
-        self._threads = torch.get_num_threads()
-        torch.set_num_threads(1)
         self._workers = [_Worker(executor, self._params, size) for _ in range(processes - 1)]
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
@@ -60,7 +58,6 @@ class Processes:
         for worker in self._workers:
             worker.stop()
         self._workers = []
-        torch.set_num_threads(self._threads)
         self.executor.close()
 
 

@@ -67,7 +67,7 @@ class RayEngine:
             )
         self._shared = ray.put(work)
         self._actor = ray.remote(num_cpus=wanted.cpus, num_gpus=wanted.gpus)(_Worker)
-        self._workers = [self._actor.remote(self._shared) for _ in range(wanted.workers)]
+        self._workers: list[Any] = [self._actor.remote(self._shared) for _ in range(wanted.workers)]
         local = Local(wanted.lanes, wanted.compiled, processes=1)
         share = max(1, cohort // wanted.workers)
         self.plan: Plan = ray.get(self._workers[0].choose.remote(local, share, rounds))
@@ -94,10 +94,8 @@ class RayEngine:
                 total, kept, losses = self._ray.get(answer)
             except exceptions.RayTaskError as error:
                 cause = error.cause if isinstance(error.cause, ClientFailed) else None
-                client = -1 if cause is None else cause.client
-                raise ClientFailed(
-                    f"{cause or error}\nIn a worker:\n{error}", client, share.round
-                ) from error
+                said = f"{cause or error}\nIn a worker:\n{error}"
+                raise ClientFailed(said, cause.client if cause else -1, share.round) from error
             except exceptions.RayActorError as error:
                 self._deaths += 1
                 if self._deaths > _MOST_DEATHS:
