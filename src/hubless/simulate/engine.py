@@ -10,13 +10,13 @@ import shutil
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
@@ -267,8 +267,3 @@ class _Note:
             staged.replace(self._path)
         except OSError as error:
             logger.info("what was measured could not be remembered: %s", error)
-
-
-def cache_folder() -> Path:
-    """Where things are kept that can be made again."""
-    return Path(os.environ.get("HUBLESS_CACHE", "~/.cache/hubless")).expanduser()

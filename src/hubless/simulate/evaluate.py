@@ -11,21 +11,29 @@ from torch import Tensor
 
 from hubless.data.population import Population
 from hubless.errors import DataError
+from hubless.simulate.local import autocast, tf32
 from hubless.simulate.work import to_tensors
 from hubless.train.layout import Layout
+from hubless.train.recipe import Recipe
 from hubless.train.task import Task
 
-_BATCH = 1000
+_BATCH = 2000
 
 
 class Evaluation:
-    """A test population on a device; per-example losses and metrics of any params."""
+    """A test population on a device; per-example losses and metrics of any params.
 
-    def __init__(self, task: Task, test: Population, device: torch.device) -> None:
+    In the precision that a recipe trains in.
+    """
+
+    def __init__(
+        self, task: Task, test: Population, device: torch.device, recipe: Recipe | None = None
+    ) -> None:
         if not test.examples:
             raise DataError("there are no examples to evaluate on")
         self.task, self.test, self.device = task, test, device
         self.layout = Layout.of(task.module)
+        self._recipe = recipe or Recipe()
         self._module = copy.deepcopy(task.module).to(device).eval()
         self._data = to_tensors(test, task.columns, device)
         rows = np.arange(test.examples) if test.rows is None else np.asarray(test.rows)
@@ -35,7 +43,12 @@ class Evaluation:
         """Loss and metrics of every example, in client order."""
         self.layout.load(self._module, params)
         parts: dict[str, list[Tensor]] = {"loss": [], **{name: [] for name in self.task.metrics}}
-        with torch.inference_mode():
+        recipe = self._recipe
+        with (
+            torch.inference_mode(),
+            autocast(recipe, self.device),
+            tf32(recipe.precision == "tf32"),
+        ):
             for rows in torch.split(self._rows, _BATCH):
                 batch = self.task.prepared({n: c[rows] for n, c in self._data.items()})
                 output = self.task.output(self._module, batch)

@@ -14,13 +14,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from hubless.rng import keys
 from hubless.simulate.local import descend, lane_gradient, tf32
 from hubless.simulate.schedule import Schedule, lay_out
 from hubless.simulate.work import Cohort, Outcome, Work
+from hubless.train.layout import Place
 from hubless.train.optimizers import Slots, per_lane
+from hubless.train.recipe import Recipe
 from hubless.train.vectorise import vectorised
 
 _LONGEST_UNROLL = 16
@@ -47,6 +49,7 @@ class Lanes:
         )
         module = module.to(device).train()
         names = [place.name for place in places]
+        self._halved = [_is_halved(module, place, work.recipe) for place in places]
         self._gradient = lane_gradient(work.task, work.recipe, module, names, lanes)
         zeros = [torch.zeros(lanes, *place.shape, device=device) for place in places]
         optimizer = work.recipe.optimizer
@@ -163,7 +166,8 @@ class Lanes:
         self._programs[key](rows[at:stop], shares[at:stop], step[at:stop])
 
     def _program(self, length: int, masked: bool) -> Callable[..., None]:
-        recipe, data, gradient = self.work.recipe, self.data, self._gradient
+        recipe, data = self.work.recipe, self.data
+        gradient, halved = self._gradient, self._halved
 
         def steps(
             params: list[Tensor],
@@ -179,7 +183,9 @@ class Lanes:
         ) -> None:
             for i in range(length):
                 batch = {name: column[rows[i]] for name, column in data.items()}
-                gradients, loss = gradient(params, batch, shares[i])
+                # weights are cast before they are differentiated, so that gradients stay small too
+                values = [p.bfloat16() if h else p for p, h in zip(params, halved, strict=True)]
+                gradients, loss = gradient(values, batch, shares[i])
                 losses.add_(loss)
                 if sums:
                     gradients = [s.add_(g).clone() for s, g in zip(sums, gradients, strict=True)]
@@ -236,3 +242,10 @@ class Lanes:
             function()
         torch._foreach_copy_(state, before)
         return graph
+
+
+def _is_halved(module: nn.Module, place: Place, recipe: Recipe) -> bool:
+    """Whether a parameter is used in half precision: weights of products, as in autocast."""
+    owner, _, _ = place.name.rpartition(".")
+    looked_up = isinstance(module.get_submodule(owner), nn.Embedding)
+    return recipe.precision == "bfloat16" and len(place.shape) > 1 and not looked_up

@@ -80,6 +80,8 @@ def descend(
 
     Arrays may be stacked over lanes, with `step` one number per lane, or be one client's own.
     """
+    if recipe.proximal or recipe.clip is not None or not recipe.optimizer.takes_half:
+        gradients = [g.float() for g in gradients]
     if recipe.proximal:
         for g, p, a in zip(gradients, params, anchors, strict=True):
             g.add_(p - a, alpha=recipe.proximal)

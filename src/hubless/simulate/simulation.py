@@ -152,7 +152,7 @@ class Simulation:
         self.flat = self.flat.to(self._engine.device)
         self._slots = tuple(slot.to(self._engine.device) for slot in self._slots)
         if self._test is not None and self._evaluation is None:
-            self._evaluation = Evaluation(self.task, self._test, self._engine.device)
+            self._evaluation = Evaluation(self.task, self._test, self._engine.device, self.recipe)
         self.events.emit(Started(round=self.round, settings=self._settings()))
         reason = "failed"
         try:
@@ -310,10 +310,10 @@ class Simulation:
 
     def _on(self, test: Population | None) -> Evaluation:
         if test is not None:
-            return Evaluation(self.task, test, self.flat.device)
+            return Evaluation(self.task, test, self.flat.device, self.recipe)
         if self._test is None:
             raise DataError("there is no test population: pass one")
-        return self._evaluation or Evaluation(self.task, self._test, self.flat.device)
+        return self._evaluation or Evaluation(self.task, self._test, self.flat.device, self.recipe)
 
     def _check(self) -> None:
         """Find out before any training what is wrong with the task or the data."""

@@ -23,6 +23,11 @@ class Optimizer(Protocol):
         ...
 
     @property
+    def takes_half(self) -> bool:
+        """Whether gradients may come in half precision: its arithmetic is float32 all the same."""
+        ...
+
+    @property
     def slots(self) -> int:
         """How many arrays it remembers from step to step; they start as zeros."""
         ...
@@ -42,6 +47,10 @@ class SGD:
     momentum: float = 0.0
     weight_decay: float = 0.0
     nesterov: bool = False
+
+    @property
+    def takes_half(self) -> bool:
+        return not self.weight_decay and not self.nesterov
 
     @property
     def slots(self) -> int:
@@ -68,6 +77,7 @@ class Adam:
     eps: float = 1e-8
     weight_decay: float = 0.0
     slots = 2
+    takes_half = False
 
     def apply(
         self, values: Tensor, gradient: Tensor, slots: Slots, step: Tensor, lr: Tensor
@@ -91,6 +101,7 @@ class AdamW:
     eps: float = 1e-8
     weight_decay: float = 1e-2
     slots = 2
+    takes_half = False
 
     def apply(
         self, values: Tensor, gradient: Tensor, slots: Slots, step: Tensor, lr: Tensor

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-Sizes = tuple[int, ...]
+from hubless.train.patches import Geometry, patches
+from hubless.train.pooling import max_pool
+
+_ROUND = 8
+"""Matrix products of half precision are fast where sizes are multiples of this."""
 
 
 def vectorised(module: nn.Module, device: torch.device) -> nn.Module:
@@ -32,6 +35,8 @@ def vectorised(module: nn.Module, device: torch.device) -> nn.Module:
             part.__class__ = _LSTM
         elif type(part) is nn.Conv2d and device.type == "cuda" and _is_plain(part):
             part.__class__ = _Conv2d
+        elif type(part) is nn.MaxPool2d and device.type == "cuda" and _is_tiling(part):
+            part.__class__ = _MaxPool2d
     return twin
 
 
@@ -43,6 +48,25 @@ def _is_plain(convolution: nn.Conv2d) -> bool:
     )
 
 
+def _is_tiling(pooling: nn.MaxPool2d) -> bool:
+    """Whether the windows are squares that do not overlap."""
+    return (
+        isinstance(pooling.kernel_size, int)
+        and pooling.kernel_size == pooling.stride
+        and not pooling.padding
+        and pooling.dilation == 1
+        and not pooling.ceil_mode
+        and not pooling.return_indices
+    )
+
+
+class _MaxPool2d(nn.MaxPool2d):
+    """The same in one kernel each way."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return max_pool(input, int(self.kernel_size))  # type: ignore[arg-type]
+
+
 class _Conv2d(nn.Conv2d):
     """Patches times weights."""
 
@@ -50,72 +74,21 @@ class _Conv2d(nn.Conv2d):
         ph, pw = int(self.padding[0]), int(self.padding[1])
         if ph or pw:
             input = functional.pad(input, (pw, pw, ph, ph))
-        dtype = torch.get_autocast_dtype("cuda") if torch.is_autocast_enabled("cuda") else None
-        weight = self.weight.flatten(1)
-        if dtype is not None:
+        weight, device = self.weight.flatten(1), input.device.type
+        if torch.is_autocast_enabled(device):
+            dtype = torch.get_autocast_dtype(device)
             input, weight = input.to(dtype), weight.to(dtype)
-        # the compiler cannot see through a function with its own backward under vmap
-        patch = _shifted if torch.compiler.is_compiling() else _Patches.apply
-        patches, high, wide = patch(input, self.kernel_size, self.stride, self.dilation)
-        # [out, examples * high * wide]
-        output = (weight @ patches).view(-1, input.shape[0], high, wide).transpose(0, 1)
+        image = (input.shape[2], input.shape[3])
+        moves = [(sizes[0], sizes[1]) for sizes in (self.kernel_size, self.stride, self.dilation)]
+        geometry = Geometry(image, *moves)
+        rows = -(-weight.shape[1] // _ROUND) * _ROUND
+        weight = functional.pad(weight, (0, rows - weight.shape[1]))
+        # [out, examples * places]
+        output = weight @ patches(input, geometry, rows)
+        output = output.view(-1, input.shape[0], *geometry.places).transpose(0, 1)
         if self.bias is not None:
             output = output + self.bias.to(output.dtype)[:, None, None]
         return output
-
-
-def _shifted(
-    input: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes
-) -> tuple[Tensor, int, int]:
-    """As `_Patches`, in operations that a compiler fuses."""
-    (kh, kw), (sh, sw), (dh, dw) = kernel, stride, dilation
-    high = (input.shape[2] - dh * (kh - 1) - 1) // sh + 1
-    wide = (input.shape[3] - dw * (kw - 1) - 1) // sw + 1
-    turned = input.transpose(0, 1)
-    shifted = [
-        turned[:, :, i * dh : i * dh + sh * (high - 1) + 1 : sh][
-            ..., j * dw : j * dw + sw * (wide - 1) + 1 : sw
-        ]
-        for i in range(kh)
-        for j in range(kw)
-    ]
-    return torch.stack(shifted, 1).flatten(2).flatten(0, 1), high, wide
-
-
-class _Patches(torch.autograd.Function):
-    """What a kernel sees at every place, as columns: [in * kernel, examples * high * wide].
-
-    One copy forwards, and one addition per element of the kernel backwards.
-    """
-
-    generate_vmap_rule = True
-
-    @staticmethod
-    def forward(
-        input: Tensor, kernel: Sizes, stride: Sizes, dilation: Sizes
-    ) -> tuple[Tensor, int, int]:
-        spans = [dilation[d] * (kernel[d] - 1) + 1 for d in (0, 1)]
-        seen = input.unfold(2, spans[0], stride[0]).unfold(3, spans[1], stride[1])
-        seen = seen[..., :: dilation[0], :: dilation[1]].permute(1, 4, 5, 0, 2, 3)
-        return seen.flatten(3).flatten(0, 2), seen.shape[4], seen.shape[5]
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
-        ctx.shape = inputs[0].shape
-        ctx.geometry = (*inputs[1:], output[1:])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor, *_: None) -> tuple[Tensor, None, None, None]:
-        n, channels, high, wide = ctx.shape
-        (kh, kw), (sh, sw), (dh, dw), (h, w) = ctx.geometry
-        parts = gradient.view(channels, kh, kw, n, h, w)
-        out = gradient.new_zeros(channels, n, high, wide)
-        for i in range(kh):
-            for j in range(kw):
-                rows = slice(i * dh, i * dh + sh * (h - 1) + 1, sh)
-                columns = slice(j * dw, j * dw + sw * (w - 1) + 1, sw)
-                out[:, :, rows, columns] += parts[:, i, j]
-        return out.transpose(0, 1), None, None, None
 
 
 class _LSTM(nn.LSTM):

@@ -1,0 +1,187 @@
+"""Simulating on one GPU: the published CIFAR-10 yardstick, a BERT and an LSTM.
+
+    python benchmarks/simulate_gpu.py --data FOLDER [--rounds 1500] [--precision bfloat16]
+
+CIFAR-10 as pfl-research has it: 1,000 clients x 50 images, 50 per round, one local epoch, batch
+10, SGD 0.1, a CNN of 1.6M parameters, evaluation every 10 rounds. The time is all of it: moving
+the data, measuring lanes, capturing or compiling, training, evaluating. Prints what it measures as
+it goes, and one JSON line at the end.
+"""
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+import hubless
+from hubless.data import iid
+from hubless.data.sources import cifar10
+from hubless.simulate.engine import LocalExecutor, Plan
+from hubless.simulate.work import Cohort, Work
+from hubless.train.losses import accuracy, cross_entropy
+
+DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+
+def small_cnn() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3),
+        nn.ReLU(),
+        nn.Conv2d(32, 64, 3),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Dropout(0.25),
+        nn.Flatten(),
+        nn.Linear(12544, 128),
+        nn.ReLU(),
+        nn.Dropout(0.5),
+        nn.Linear(128, 10),
+    )
+
+
+def as_floats(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    mean = torch.tensor([0.4914, 0.4822, 0.4465], device=batch["x"].device)[:, None, None]
+    return {**batch, "x": (batch["x"].float() / 255 - mean) / 0.25}
+
+
+def run_cifar10(args: argparse.Namespace, engine: hubless.Local, seed: int) -> dict[str, float]:
+    split = cifar10.load(args.data)
+    people = split.train.partition(iid(split.train.examples, 1000, seed=seed))
+    torch.manual_seed(seed)
+    started = time.perf_counter()
+    simulation = hubless.Simulation(
+        hubless.Task(small_cnn(), metrics={"accuracy": accuracy}, prepare=as_floats),
+        people,
+        recipe=hubless.Recipe(hubless.SGD(0.1), batch=10, precision=args.precision),
+        cohort=50,
+        seed=seed,
+        engine=engine,
+        test=split.test,
+        evaluate_every=10,
+    )
+    simulation.run(args.rounds)
+    took = time.perf_counter() - started
+    result = simulation.rows[-1]["accuracy"]
+    print(f"{engine}: {args.rounds} rounds in {took:.1f} s, accuracy {result:.4f}", flush=True)
+    return {"seconds": took, "accuracy": result}
+
+
+class Characters(nn.Module):
+    """The character LSTM of the FedAvg paper: embedding 8, two layers of 256."""
+
+    def __init__(self, vocabulary: int = 90) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, 8)
+        self.lstm = nn.LSTM(8, 256, 2, batch_first=True)
+        self.head = nn.Linear(256, vocabulary)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.lstm(self.embedding(x))[0])
+
+
+def small_bert() -> nn.Module:
+    """About 5.3M parameters."""
+    from transformers import BertConfig, BertForMaskedLM
+
+    config = BertConfig(
+        vocab_size=8000,
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        max_position_embeddings=64,
+        hidden_dropout_prob=0.0,
+        attention_probs_dropout_prob=0.0,
+    )
+    return BertForMaskedLM(config)
+
+
+def client_step_us(
+    name: str, module: nn.Module, length: int, words: int, batch: int, lanes: int, compiled: bool
+) -> float:
+    """Microseconds per local step of one client, in so many lanes."""
+    rng = np.random.default_rng(0)
+    clients, steps = max(lanes, 8), 4
+    rows = clients * batch * steps
+    columns = {k: rng.integers(1, words, (rows, length)) for k in ("x", "y")}
+    people = hubless.Population(columns, np.arange(0, rows + 1, batch * steps))
+    keyword = {"input_ids": "x"} if name == "bert" else ("x",)
+    work = Work(
+        hubless.Task(module, cross_entropy, inputs=keyword),
+        hubless.Recipe(hubless.SGD(0.1), batch=batch, precision="tf32"),
+        people,
+        0,
+    )
+    executor = LocalExecutor(work, DEVICE)
+    executor.adopt(Plan(lanes, compiled))
+    params = work.layout.flatten(module).to(DEVICE)
+    few = min(clients, lanes or 4)
+    cohort = Cohort(0, np.arange(few), np.full(few, 1 / few))
+    started = time.perf_counter()
+    executor.run(params, cohort)
+    wait()
+    first = time.perf_counter() - started
+    taken = timed(lambda: executor.run(params, cohort), times=5) / (few * steps) * 1e6
+    way = "compiled" if compiled else "eager"
+    print(f"{name}: {lanes} lanes {way}: {taken:.0f} us per client step (first {first:.1f} s)")
+    sys.stdout.flush()
+    return taken
+
+
+def timed(function: Callable[[], Any], times: int) -> float:
+    function()
+    wait()
+    started = time.perf_counter()
+    for _ in range(times):
+        function()
+    wait()
+    return (time.perf_counter() - started) / times
+
+
+def wait() -> None:
+    if DEVICE.type == "cuda":
+        torch.cuda.synchronize()
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--data")
+    parser.add_argument("--rounds", type=int, default=1500)
+    parser.add_argument("--precision", default="bfloat16")
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--one-lane", type=int, default=0, help="also so many rounds in one lane")
+    parser.add_argument("--skip", nargs="*", default=[])
+    args = parser.parse_args()
+    figures: dict[str, Any] = {}
+    if "cifar10" not in args.skip:
+        runs = [run_cifar10(args, hubless.Local(), seed) for seed in range(args.seeds)]
+        figures["cifar10_1500_rounds_s"] = round(float(np.median([r["seconds"] for r in runs])), 2)
+        figures["cifar10_accuracy"] = round(float(np.mean([r["accuracy"] for r in runs])), 4)
+    if args.one_lane:
+        rounds, args.rounds = args.rounds, args.one_lane
+        one = run_cifar10(args, hubless.Local(lanes=0, compiled=False), 0)
+        many = run_cifar10(args, hubless.Local(), 0)
+        args.rounds = rounds
+        figures["one_lane"] = {"rounds": args.one_lane, "alone": one, "lanes": many}
+    if "bert" not in args.skip:
+        bert = small_bert()
+        print(f"BERT of {sum(p.numel() for p in bert.parameters()) / 1e6:.1f}M parameters")
+        alone = client_step_us("bert", bert, 16, 8000, 8, 0, False)
+        best = min(client_step_us("bert", bert, 16, 8000, 8, lanes, True) for lanes in (32, 128))
+        figures.update(bert_client_step_us=round(best, 1), bert_alone_us=round(alone, 1))
+    if "lstm" not in args.skip:
+        lstm = Characters()
+        alone = client_step_us("lstm", lstm, 80, 90, 10, 0, False)
+        best = min(client_step_us("lstm", lstm, 80, 90, 10, lanes, False) for lanes in (50, 200))
+        figures.update(lstm_client_step_us=round(best, 1), lstm_alone_us=round(alone, 1))
+    print(json.dumps(figures))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Studies: the papers' experiments, each one resumable command."""
