@@ -46,8 +46,7 @@ def small_cnn() -> nn.Module:
 
 
 def as_floats(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    mean = torch.tensor([0.4914, 0.4822, 0.4465], device=batch["x"].device)[:, None, None]
-    return {**batch, "x": (batch["x"].float() / 255 - mean) / 0.25}
+    return {**batch, "x": batch["x"].float() / 64 - 1.85}
 
 
 def run_cifar10(args: argparse.Namespace, engine: hubless.Local, seed: int) -> dict[str, float]:

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+import hubless
 from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
 from hubless.simulate.lanes import Lanes
@@ -231,6 +232,12 @@ def _sample(work: Work, count: int) -> Ints:
     return np.resize(kept, max(count, 1)) if len(kept) else kept
 
 
+def _code(function: object) -> str:
+    """What a function does, as far as its own code says."""
+    code = getattr(function, "__code__", None)
+    return repr((code.co_code, code.co_names)) if code else repr(type(function))
+
+
 class _Note:
     """What was found out about a task on this machine, kept between runs.
 
@@ -246,12 +253,13 @@ class _Note:
             str(work.task.module),
             [(p.name, p.shape) for p in work.layout.places],
             repr(work.recipe),
+            [_code(work.task.loss), _code(work.task.prepare)],
             {n: [str(c.dtype), c.shape[1:]] for n, c in executor.data.items()},
-            [name, os.cpu_count(), torch.__version__],
+            [name, os.cpu_count(), torch.__version__, hubless.__version__],
             [repr(wanted), cohort, rounds],
         ]
         self._key = hashlib.blake2b(repr(about).encode(), digest_size=12).hexdigest()
-        self._path = cache_folder() / "plans" / f"{self._key}.json"
+        self._path = cache_folder("plans") / f"{self._key}.json"
 
     def read(self) -> Plan | None:
         try:

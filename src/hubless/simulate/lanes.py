@@ -8,6 +8,7 @@ params. Memory grows with the lanes and not with the cohort.
 from __future__ import annotations
 
 import copy
+import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -24,6 +25,8 @@ from hubless.train.layout import Place
 from hubless.train.optimizers import Slots, per_lane
 from hubless.train.recipe import Recipe
 from hubless.train.vectorise import vectorised
+
+logger = logging.getLogger("hubless")
 
 _LONGEST_UNROLL = 16
 _WARM_UPS = 3
@@ -216,12 +219,21 @@ class Lanes:
         """The same as a CUDA graph, which costs one launch however many kernels it has."""
         graph: torch.cuda.CUDAGraph | None = None
         inputs: list[Tensor] = []
+        failed = False
 
         def replay(*given: Tensor) -> None:
-            nonlocal graph
-            if graph is None:
+            nonlocal graph, failed
+            if graph is None and not failed:
                 inputs.extend(g.clone() for g in given)
-                graph = self._capture(lambda: bound(*inputs))
+                try:
+                    graph = self._capture(lambda: bound(*inputs))
+                except RuntimeError as error:
+                    failed = True
+                    reason = str(error).splitlines()[0]
+                    logger.warning("not captured as a CUDA graph, so slower: %s", reason)
+            if graph is None:
+                bound(*given)
+                return
             torch._foreach_copy_(inputs, list(given))
             graph.replay()
 
@@ -238,9 +250,11 @@ class Lanes:
                 function()
         torch.cuda.current_stream().wait_stream(side)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            function()
-        torch._foreach_copy_(state, before)
+        try:
+            with torch.cuda.graph(graph):
+                function()
+        finally:
+            torch._foreach_copy_(state, before)
         return graph
 
 

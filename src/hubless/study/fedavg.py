@@ -16,8 +16,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
-from functools import partial
-from itertools import accumulate, product
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -36,19 +35,14 @@ from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
 from hubless.train.task import Batch, Task
 
-CLIENTS, SHARE = 100, 0.1
 TARGETS = {"2nn": 0.97, "cnn": 0.99}
-SPLITS = ("iid", "shards")
+RECIPES = ((1, None), (5, None), (20, None), (1, 10), (5, 10), (20, 10))  # epochs, batch
 RATES = {
-    # epochs, batch: 2nn iid, 2nn shards, cnn iid, cnn shards
-    (1, None): (0.5, 0.2, 0.2, 0.1),
-    (5, None): (0.5, 0.1, 0.2, 0.1),
-    (20, None): (0.5, 0.1, 0.2, 0.05),
-    (1, 10): (0.1, 0.05, 0.1, 0.05),
-    (5, 10): (0.1, 0.05, 0.1, 0.05),
-    (20, 10): (0.1, 0.02, 0.1, 0.02),
+    ("2nn", "iid"): (0.5, 0.5, 0.5, 0.2, 0.1, 0.1),
+    ("2nn", "shards"): (0.3, 0.1, 0.1, 0.1, 0.05, 0.02),
+    ("cnn", "iid"): (0.2, 0.2, 0.2, 0.1, 0.1, 0.1),
+    ("cnn", "shards"): (0.1, 0.1, 0.05, 0.05, 0.05, 0.02),
 }
-_say = partial(print, file=sys.stderr, flush=True)
 
 
 @dataclass(frozen=True)
@@ -76,20 +70,16 @@ class Run:
     def best(self) -> float:
         return max(self.curve, default=0.0)
 
-    def finished(self, target: float, rounds: int) -> bool:
-        return self.diverged or self.best >= target or len(self.curve) >= rounds
-
-    def reached(self, target: float) -> float:
-        """The round at which the best accuracy so far crosses the target; infinite if none.
-
-        >>> Run("2nn", "iid", 1, 10, lr=0.1, curve=[0.5, 0.25, 1.0]).reached(0.75)
-        2.5
-        """
-        best = [0.0, *accumulate(self.curve, max)]
-        at = bisect_left(best, target)
-        if at == len(best):
+    @property
+    def rounds(self) -> float:
+        """Where the best accuracy so far crosses the target, between rounds; infinite if not."""
+        best, target = [0.0, *accumulate(self.curve, max)], TARGETS[self.model]
+        if (at := bisect_left(best, target)) == len(best):
             return math.inf
-        return at - (best[at] - target) / (best[at] - best[at - 1])
+        return round(at - (best[at] - target) / (best[at] - best[at - 1]), 3)
+
+    def finished(self, rounds: int) -> bool:
+        return self.diverged or len(self.curve) >= rounds or self.rounds < math.inf
 
 
 @dataclass
@@ -102,79 +92,67 @@ class Watch:
     said: tuple[float, float] | None = None
 
     def __call__(self, simulation: Simulation, row: Row) -> bool:
-        now, at = time.monotonic(), row["round"]
+        now, at, value = time.monotonic(), row["round"], row["accuracy"]
         since, last = self.said or (-math.inf, at)
         if now - since >= 5:
-            left = (now - since) / (at - last) * (self.rounds - at) if self.said else math.inf
-            estimate = f", at most {left:.0f} s to go" if self.said else ""
-            _say(f"{self.label}: round {at}, accuracy {row['accuracy']:.2%}{estimate}")
+            left = (now - since) / max(at - last, 1) * (self.rounds - at)
+            more = f", at most {left:.0f} s to go" if self.said else ""
+            print(f"{self.label}: round {at}, accuracy {value:.2%}{more}", file=sys.stderr)
             self.said = (now, at)
         return now >= self.deadline
 
 
-@dataclass(frozen=True)
-class Study:
-    """Takes runs to their end, one after the other, until the time is up."""
-
-    out: Path
-    data: Split
-    targets: Mapping[str, float]
-    rounds: int
-    engine: Local
-    deadline: float
-
-    def complete(self, runs: Sequence[Run]) -> bool:
-        """Run what is not finished; False where there was no time for all."""
-        for place, run in enumerate(runs, 1):
-            target = self.targets[run.model]
-            known = [done for done in finished_runs(self.out) if done.cell == run.cell]
-            # a rate need not run for longer than another one took to the target
-            others = [done.reached(target) for done in known if done.lr != run.lr]
-            rounds = math.ceil(min([self.rounds, *others]))
-            if any(done.lr == run.lr and done.finished(target, rounds) for done in known):
-                continue
-            if time.monotonic() >= self.deadline:
-                return False
-            folder = self.out / f"{run.cell}-lr{run.lr:g}"
-            label = f"run {place} of {len(runs)}, {run.cell} at {run.lr:g}"
-            run = self._train(run, folder, Watch(label, rounds, self.deadline))
-            if not run.finished(target, rounds):
-                return False
-            _write(folder / "result.json", json.dumps(asdict(run)))
-            _say(f"{label}: done in round {len(run.curve)}, best {run.best:.2%}")
-        return True
-
-    def _train(self, run: Run, folder: Path, watch: Watch) -> Run:
-        """Go on with a run until it reaches its target, its last round or the deadline."""
-        labels, target = self.data.train.columns["y"], self.targets[run.model]
-        dealt = iid(len(labels), CLIENTS) if run.split == "iid" else shards(labels, CLIENTS)
-        save = Checkpoint(folder, every=max(1, 20 // run.steps))
-        simulation = Simulation(
-            Task(module(run.model), metrics={"accuracy": accuracy}, prepare=_prepare),
-            self.data.train.partition(dealt),
-            recipe=Recipe(SGD(run.lr), epochs=run.epochs, batch=run.batch),
-            cohort=SHARE,
-            engine=self.engine,
-            test=self.data.test,
-            evaluate_every=1,
-            callbacks=[save, EarlyStop("accuracy", target=target, best="high"), watch],
+def complete(
+    runs: Sequence[Run], data: Split, out: Path, rounds: int, engine: Local, deadline: float
+) -> bool:
+    """Run what is not finished, each in its folder; False where there was no time for all."""
+    for place, run in enumerate(runs, 1):
+        known = [done for done in _results(out) if done.cell == run.cell]
+        # a rate need not run for longer than another one took to the target
+        most = math.ceil(min([rounds, *(done.rounds for done in known if done.lr != run.lr)]))
+        if any(done.lr == run.lr and done.finished(most) for done in known):
+            continue
+        if time.monotonic() >= deadline:
+            return False
+        folder = out / f"{run.cell}-lr{run.lr:g}"
+        watch = Watch(f"run {place} of {len(runs)}, {run.cell} at {run.lr:g}", most, deadline)
+        run = train(run, data, folder, engine, watch)
+        if not run.finished(most):
+            return False
+        _write(folder / "result.json", json.dumps(asdict(run)))
+        print(
+            f"{watch.label}: done in round {len(run.curve)}, best {run.best:.2%}", file=sys.stderr
         )
-        simulation.resume(folder)
-        try:
-            if all(row["accuracy"] < target for row in simulation.rows):
-                simulation.run(watch.rounds)
-        except Diverged as error:
-            _say(f"{watch.label}: {error}")
-            run = replace(run, diverged=True)
-        return replace(run, curve=[row["accuracy"] for row in simulation.rows])
+    return True
+
+
+def train(run: Run, data: Split, folder: Path, engine: Local, watch: Watch) -> Run:
+    """Go on with a run until it reaches its target, its last round or the deadline."""
+    labels, target = data.train.columns["y"], TARGETS[run.model]
+    dealt = shards(labels, clients=100) if run.split == "shards" else iid(len(labels), 100)
+    save = Checkpoint(folder, every=max(1, 20 // run.steps))
+    simulation = Simulation(
+        Task(module(run.model), metrics={"accuracy": accuracy}, prepare=_prepare),
+        data.train.partition(dealt),
+        recipe=Recipe(SGD(run.lr), epochs=run.epochs, batch=run.batch),
+        cohort=0.1,
+        engine=engine,
+        test=data.test,
+        evaluate_every=1,
+        callbacks=[save, EarlyStop("accuracy", target=target, best="high"), watch],
+    )
+    simulation.resume(folder)
+    try:
+        if all(row["accuracy"] < target for row in simulation.rows):
+            simulation.run(watch.rounds)
+    except Diverged as error:
+        print(f"{watch.label}: {error}", file=sys.stderr)
+        run = replace(run, diverged=True)
+    return replace(run, curve=[row["accuracy"] for row in simulation.rows])
 
 
 def module(model: str) -> nn.Module:
-    """A model of the paper, always with the same initial params.
-
-    >>> [sum(p.numel() for p in module(model).parameters()) for model in TARGETS]
-    [199210, 1663370]
-    """
+    """A model of the paper, always with the same initial params."""
     torch.manual_seed(0)
     if model == "2nn":
         hidden = [nn.Linear(784, 200), nn.ReLU(), nn.Linear(200, 200), nn.ReLU()]
@@ -185,93 +163,76 @@ def module(model: str) -> nn.Module:
 
 
 def planned(tune: int = 0, rates: Sequence[float] = ()) -> Iterator[Run]:
-    """Every cell at these rates, or its usual one and so many to either side (factors of 10^1/3).
-
-    >>> [run.lr for run in planned(tune=1)][:3]
-    [0.5, 0.23, 1.1]
-    """
+    """Every cell at these rates, or at its usual one and so many to either side of it."""
     around = sorted(range(-tune, tune + 1), key=abs)
-    for (epochs, batch), usual in RATES.items():
-        for (model, split), rate in zip(product(TARGETS, SPLITS), usual, strict=True):
+    for (model, split), usual in RATES.items():
+        for (epochs, batch), rate in zip(RECIPES, usual, strict=True):
             for lr in rates or [float(f"{rate * 10 ** (place / 3):.2g}") for place in around]:
                 yield Run(model, split, epochs, batch, lr)
 
 
-def finished_runs(out: Path) -> list[Run]:
-    """The runs of a folder that have a result."""
+def _results(out: Path) -> list[Run]:
     return [Run(**json.loads(path.read_text())) for path in sorted(out.glob("*/result.json"))]
 
 
-def table(out: Path, targets: Mapping[str, float]) -> list[dict[str, Any]]:
-    """A row for each cell with a result: rounds to the target, and the speed-up over FedSGD.
-
-    Where FedSGD did not get there, the rounds it ran give a speed-up that is `at_least` so much.
-    """
-    ranked = sorted(finished_runs(out), key=lambda r: (-r.reached(targets[r.model]), r.best))
+def table(out: Path) -> list[dict[str, Any]]:
+    """A row for each cell with a result: rounds to the target, and the speed-up over FedSGD."""
+    ranked = sorted(_results(out), key=lambda run: (-run.rounds, run.best))
     best, rows = {run.cell: run for run in ranked}, []
     for run in sorted(best.values(), key=lambda run: (run.model, run.split, run.steps)):
-        rounds, row = run.reached(targets[run.model]), asdict(run)
-        row |= {"steps": run.steps, "best": run.best, "ran": len(row.pop("curve")), "rounds": None}
-        if rounds < math.inf:
-            row["rounds"] = rounds
+        row = {**asdict(run), "steps": run.steps, "best": run.best, "ran": len(run.curve)}
+        del row["curve"]
+        if run.rounds < math.inf:
+            row["rounds"] = run.rounds
             if fedsgd := best.get(replace(run, epochs=1, batch=None).cell):
-                base = fedsgd.reached(targets[run.model])
-                row["speedup"] = min(base, len(fedsgd.curve)) / rounds
-                row["at_least"] = base == math.inf
+                # a FedSGD that did not get there would take longer than it ran
+                row["speedup"] = min(fedsgd.rounds, len(fedsgd.curve)) / run.rounds
+                row["at_least"] = fedsgd.rounds == math.inf
         rows.append(row)
     return rows
 
 
-def markdown(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table to read."""
+def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| model | split | E | B | u | lr | rounds | speed-up | best |", "|---" * 9 + "|"]
     for row in rows:
         shown = [row["model"], row["split"], row["epochs"], row["batch"] or "all", row["steps"]]
-        shown += [row["lr"], f"{row['rounds']:.0f}" if row["rounds"] else f"> {row['ran']}"]
+        shown += [row["lr"], f"{row['rounds']:.0f}" if "rounds" in row else f"> {row['ran']}"]
         shown += [f"{'> ' * row['at_least']}{row['speedup']:.1f}x" if "speedup" in row else ""]
         lines.append(f"| {' | '.join(map(str, shown))} | {row['best']:.2%} |")
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run what is not finished, and print the table; 0 when all is finished, 3 when time is up."""
+    """Run what is not finished, and print the table; 0 when all is finished, 3 otherwise."""
     parser = argparse.ArgumentParser(prog="python -m hubless.study.fedavg", description=__doc__)
     add = parser.add_argument
     add("--data", type=Path, help="the folder that holds mnist/ (HUBLESS_DATA if not given)")
     add("--out", type=Path, required=True, help="where runs and the table are kept")
-    add("--model", nargs="+", choices=TARGETS, default=TARGETS)
-    add("--split", nargs="+", choices=SPLITS, default=SPLITS)
+    add("--model", nargs="+", choices=("2nn", "cnn"), default=("2nn", "cnn"))
+    add("--split", nargs="+", choices=("iid", "shards"), default=("iid", "shards"))
     add("--only", default="*", help="a pattern for cells, such as '*-e5-b10'")
     add("--lr", nargs="+", type=float, help="learning rates to try instead of the usual one")
     add("--tune", type=int, nargs="?", const=1, default=0, help="rates to try to either side")
     add("--rounds", type=int, default=1000)
-    add("--target", type=float, help="the accuracy to reach, instead of the paper's")
     add("--device", default="auto")
     add("--minutes", type=float, default=math.inf, help="stop after so long, with all saved")
     add("--table", action="store_true", help="only make the table of what there is")
     asked = parser.parse_args(arguments)
-    targets = {model: asked.target or usual for model, usual in TARGETS.items()}
-    deadline, done = time.monotonic() + 60 * asked.minutes, True
-    runs = [
-        run
-        for run in planned(asked.tune, asked.lr or ())
-        if run.model in asked.model and run.split in asked.split and fnmatch(run.cell, asked.only)
-    ]
+    deadline, done = time.monotonic() + 60 * asked.minutes, asked.table
+    runs = [run for run in planned(asked.tune, asked.lr or ()) if fnmatch(run.cell, asked.only)]
+    runs = [run for run in runs if run.model in asked.model and run.split in asked.split]
     # cheap ones first; a step of the CNN takes about as long as ten of the 2NN
     runs.sort(key=lambda run: run.steps * (10 if run.model == "cnn" else 1))
     try:
         if not asked.table:
             data, engine = mnist.load(asked.data), Local(device=asked.device)
-            done = Study(asked.out, data, targets, asked.rounds, engine, deadline).complete(runs)
-    except HublessError as error:
-        _say(error)
-        return 1
-    except KeyboardInterrupt:
-        done = False
-    rows = table(asked.out, targets)
+            done = complete(runs, data, asked.out, asked.rounds, engine, deadline)
+    except (HublessError, KeyboardInterrupt) as error:
+        parser.exit(1, f"{str(error) or 'interrupted'}\n")
+    rows = table(asked.out)
     _write(asked.out / "table.json", json.dumps(rows, indent=1))
-    _write(asked.out / "table.md", markdown(rows))
-    print(markdown(rows))
+    _write(asked.out / "table.md", _markdown(rows))
+    print(_markdown(rows))
     return 0 if done else 3
 
 
@@ -280,6 +241,7 @@ def _prepare(batch: Batch) -> Batch:
 
 
 def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
     staged = path.with_suffix(".part")
     staged.write_text(text, encoding="utf-8")
     staged.replace(path)

@@ -47,10 +47,10 @@ def source_folder(source: str, data: str | Path | None = None) -> Path:
     return Path(root).expanduser() / source
 
 
-def cache_folder(source: str) -> Path:
-    """Where a source keeps what was slow to make: under $HUBLESS_CACHE, else ~/.cache/hubless."""
+def cache_folder(what: str) -> Path:
+    """Where what was slow to make is kept: under $HUBLESS_CACHE, else ~/.cache/hubless."""
     root = os.environ.get("HUBLESS_CACHE") or Path.home() / ".cache" / "hubless"
-    return Path(root).expanduser() / "decoded" / source
+    return Path(root).expanduser() / what
 
 
 def find(folder: Path, *names: str) -> Path | None:
