@@ -27,7 +27,7 @@ logger = logging.getLogger("hubless")
 
 _COMPILE_SECONDS = 60.0
 """Training that would take less than this without being compiled is not worth compiling."""
-_LANE_COUNTS = {"cuda": (16, 32, 64, 128, 256), "cpu": (10,)}
+_LANE_COUNTS = {"cuda": (8, 32, 128, 256), "cpu": (10,)}
 _TINY = 100_000
 """On a CPU only models with fewer params than this gain from more than one lane."""
 
@@ -162,18 +162,22 @@ class Tuning:
         if self.wanted.lanes != "auto":
             taken = self._measure(Plan(self.wanted.lanes))
             return self.wanted.lanes, taken or 1.0
-        best, seconds = 0, self._measure(Plan(0), most=4) or float("inf")
         device = self.executor.device.type
-        if self.executor.work.layout.has_buffers or (device == "cpu" and not self._is_tiny()):
+        best, seconds = 0, self._measure(Plan(0), most=1 if device == "cuda" else 4)
+        seconds = seconds or float("inf")
+        if self.executor.work.layout.has_buffers:
+            logger.warning("one client at a time: the module changes buffers while it trains")
             return best, seconds
-        for lanes in _LANE_COUNTS[device]:
-            taken = self._measure(Plan(min(lanes, self.cohort)))
-            if taken is None or taken > 1.1 * seconds:
+        if device == "cpu" and not self._is_tiny():
+            return best, seconds
+        # from many lanes to few, for as long as fewer are no slower
+        for lanes in sorted({min(count, self.cohort) for count in _LANE_COUNTS[device]})[::-1]:
+            taken = self._measure(Plan(lanes))
+            if taken is None:
+                continue
+            if taken > seconds:
                 break
-            if taken < seconds:
-                best, seconds = min(lanes, self.cohort), taken
-            if lanes >= self.cohort:
-                break
+            best, seconds = lanes, taken
         return best, seconds
 
     def _measure(self, plan: Plan, most: int = 0) -> float | None:

@@ -35,6 +35,9 @@ class Evaluation:
         self.layout = Layout.of(task.module)
         self._recipe = recipe or Recipe()
         self._module = copy.deepcopy(task.module).to(device).eval()
+        if device.type == "cuda":
+            # how cuDNN likes its convolutions
+            self._module = self._module.to(memory_format=torch.channels_last)
         self._data = to_tensors(test, task.columns, device)
         rows = np.arange(test.examples) if test.rows is None else np.asarray(test.rows)
         self._rows = torch.from_numpy(rows).to(device)

@@ -120,9 +120,7 @@ def complete(
         if not run.finished(most):
             return False
         _write(folder / "result.json", json.dumps(asdict(run)))
-        print(
-            f"{watch.label}: done in round {len(run.curve)}, best {run.best:.2%}", file=sys.stderr
-        )
+        print(f"{watch.label}: {len(run.curve)} rounds, best {run.best:.2%}", file=sys.stderr)
     return True
 
 

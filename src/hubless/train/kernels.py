@@ -6,8 +6,33 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
+_GATHER_SIZES = [
+    "lane_stride",
+    "example_stride",
+    "channel_stride",
+    "row_stride",
+    "column_stride",
+    "width",
+    "channels",
+    "high",
+    "wide",
+]
+_ADD_SIZES = ["size", "rows", "examples", "height", "length", "high", "wide"]
+_POOL_SIZES = [
+    "lane_stride",
+    "example_stride",
+    "channel_stride",
+    "row_stride",
+    "column_stride",
+    "size",
+    "channels",
+    "high",
+    "wide",
+]
 
-@triton.jit
+
+# sizes are not specialised on, so that one compilation serves all layers
+@triton.jit(do_not_specialize=_GATHER_SIZES)
 def gather(
     images,
     out,
@@ -18,8 +43,8 @@ def gather(
     column_stride,
     width,
     channels,
-    high: tl.constexpr,
-    wide: tl.constexpr,
+    high,
+    wide,
     kh: tl.constexpr,
     kw: tl.constexpr,
     sh: tl.constexpr,
@@ -53,17 +78,17 @@ def gather(
     tl.store(out + (lane * rows + row) * width + place, seen, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_ADD_SIZES)
 def add(
     columns,
     out,
     size,
     rows,
     examples,
-    height: tl.constexpr,
-    length: tl.constexpr,
-    high: tl.constexpr,
-    wide: tl.constexpr,
+    height,
+    length,
+    high,
+    wide,
     kh: tl.constexpr,
     kw: tl.constexpr,
     sh: tl.constexpr,
@@ -96,7 +121,7 @@ def add(
     tl.store(out + lane * size + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_POOL_SIZES)
 def pool(
     images,
     out,
@@ -107,8 +132,8 @@ def pool(
     column_stride,
     size,
     channels,
-    high: tl.constexpr,
-    wide: tl.constexpr,
+    high,
+    wide,
     side: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -130,7 +155,7 @@ def pool(
     tl.store(out + lane * size + at, best, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=_POOL_SIZES)
 def unpool(
     images,
     gradient,
@@ -142,8 +167,8 @@ def unpool(
     column_stride,
     size,
     channels,
-    high: tl.constexpr,
-    wide: tl.constexpr,
+    high,
+    wide,
     side: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
