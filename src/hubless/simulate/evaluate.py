@@ -37,7 +37,7 @@ class Evaluation:
         self._module = copy.deepcopy(task.module).to(device).eval()
         if device.type == "cuda":
             # how cuDNN likes its convolutions
-            self._module = self._module.to(memory_format=torch.channels_last)
+            self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._data = to_tensors(test, task.columns, device)
         rows = np.arange(test.examples) if test.rows is None else np.asarray(test.rows)
         self._rows = torch.from_numpy(rows).to(device)

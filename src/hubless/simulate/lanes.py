@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hubless.rng import keys
-from hubless.simulate.local import descend, lane_gradient, tf32
+from hubless.simulate.local import descend, lane_gradient, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
 from hubless.simulate.work import Cohort, Outcome, Work
 from hubless.train.layout import Place
@@ -74,7 +74,7 @@ class Lanes:
         schedule = lay_out(
             work.population, cohort.clients, work.recipe, self.lanes, work.seed, cohort.round
         )
-        torch.manual_seed(int(keys(work.seed, "lanes", cohort.round)) >> 1)
+        seed_draws(int(keys(work.seed, "lanes", cohort.round)) >> 1, self.device)
         with torch.no_grad(), tf32(work.recipe.precision == "tf32"):
             self._global.copy_(params)
             self._lr.fill_(work.recipe.lr(cohort.round))

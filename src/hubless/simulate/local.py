@@ -37,6 +37,13 @@ def tf32(wanted: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def seed_draws(seed: int, device: torch.device) -> None:
+    """Seed what dropout and the like draw from; torch.manual_seed takes a millisecond."""
+    torch.default_generator.manual_seed(seed)
+    if device.type == "cuda":
+        torch.cuda.manual_seed(seed)
+
+
 def lane_gradient(
     task: Task, recipe: Recipe, module: nn.Module, names: list[str], lanes: int
 ) -> Gradient:
@@ -93,9 +100,12 @@ def descend(
         scale = (recipe.clip / (norm + 1e-6)).clamp(max=1.0)
         for g in gradients:
             g.mul_(per_lane(scale, g))
+    optimizer = recipe.optimizer
     for p, g, held in zip(params, gradients, slots, strict=True):
-        count = per_lane(step, p)
-        before = [array.clone() for array in (p, *held)] if masked else []
-        recipe.optimizer.apply(p, g, held, count.clamp(min=1), lr)
-        for array, old in zip((p, *held), before, strict=masked):
-            array.copy_(torch.where(count > 0, array, old))
+        if not masked:
+            optimizer.apply(p, g, held, step, lr)
+            continue
+        before = [array.clone() for array in (p, *held)]
+        optimizer.apply(p, g, held, step, lr)
+        for array, old in zip((p, *held), before, strict=True):
+            array.copy_(torch.where(per_lane(step, p) > 0, array, old))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hubless.errors import ClientFailed
 from hubless.rng import keys
-from hubless.simulate.local import autocast, descend, tf32
+from hubless.simulate.local import autocast, descend, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
 from hubless.simulate.work import Cohort, Outcome, Work
 from hubless.train.optimizers import Slots
@@ -44,7 +44,7 @@ class Plain:
         with tf32(work.recipe.precision == "tf32"):
             for start, stop in schedule.stretches():
                 i = int(schedule.client[start, 0])
-                torch.manual_seed(int(seeds[i]))
+                seed_draws(int(seeds[i]), self.device)
                 try:
                     losses[i] = self._train(schedule, start, stop, lr)
                 except Exception as error:
@@ -74,22 +74,24 @@ class Plain:
         sums: list[Tensor] | None = None
         rows = torch.from_numpy(schedule.rows[start:stop, 0]).to(self.device)
         step = torch.from_numpy(schedule.step[start:stop, 0]).to(self.device)
-        for t in range(start, stop):
-            # only the last batch of an epoch is short: cut it rather than fill it up
-            count = int((schedule.shares[t, 0] > 0).sum())
-            batch = {name: column[rows[t - start, :count]] for name, column in self.data.items()}
+        anchors = self._anchors[: len(trained)]
+        # only the last batch of an epoch is short: cut it rather than fill it up
+        counts = (schedule.shares[start:stop, 0] > 0).sum(1).tolist()
+        shares = schedule.shares[start:stop, 0, 0].tolist()
+        complete = (schedule.step[start:stop, 0] > 0).tolist()
+        for i in range(stop - start):
+            batch = {name: column[rows[i, : counts[i]]] for name, column in self.data.items()}
             with autocast(recipe, self.device):
-                losses = work.task.losses(self.module, batch)
-            objective = losses.sum() * float(schedule.shares[t, 0, 0])
-            gradients = list(torch.autograd.grad(objective, trained, materialize_grads=True))
+                total = work.task.losses(self.module, batch).sum()
+            for parameter in trained:
+                parameter.grad = None
+            (total * shares[i]).backward()
+            gradients = [p.grad if p.grad is not None else torch.zeros_like(p) for p in trained]
             with torch.no_grad():
-                lost += losses.detach().sum()
+                lost += total
                 if sums is not None:
                     torch._foreach_add_(gradients, sums)
-                if not schedule.step[t, 0]:
-                    sums = gradients
-                    continue
-                sums = None
-                now, anchors = step[t - start], self._anchors[: len(trained)]
-                descend(recipe, trained, gradients, slots, anchors, now, lr, masked=False)
+                sums = None if complete[i] else gradients
+                if complete[i]:
+                    descend(recipe, trained, gradients, slots, anchors, step[i], lr, masked=False)
         return lost

@@ -148,7 +148,7 @@ class Simulation:
         if self.round >= rounds:
             return
         threads = torch.get_num_threads()
-        self._engine = self._choice.start(self._work, self.cohort, rounds - self.round)
+        self._engine = self._choice.start(self._work, self.cohort, rounds)
         self.flat = self.flat.to(self._engine.device)
         self._slots = tuple(slot.to(self._engine.device) for slot in self._slots)
         if self._test is not None and self._evaluation is None:
@@ -165,12 +165,14 @@ class Simulation:
             self._report()
             raise
         finally:
-            if reason != "failed":
-                self._save_last()
-            self._engine.close()
-            self._engine = None
-            torch.set_num_threads(threads)
-            self.events.emit(Ended(round=self.round, reason=reason))
+            try:
+                if reason != "failed":
+                    self._save_last()
+            finally:
+                self._engine.close()
+                self._engine = None
+                torch.set_num_threads(threads)
+                self.events.emit(Ended(round=self.round, reason=reason))
 
     def evaluate(self, test: Population | None = None) -> dict[str, float]:
         """Loss and metrics of the current version."""

@@ -6,29 +6,10 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_GATHER_SIZES = [
-    "lane_stride",
-    "example_stride",
-    "channel_stride",
-    "row_stride",
-    "column_stride",
-    "width",
-    "channels",
-    "high",
-    "wide",
-]
+_STRIDES = ["lane_stride", "example_stride", "channel_stride", "row_stride", "column_stride"]
+_GATHER_SIZES = [*_STRIDES, "width", "channels", "high", "wide"]
 _ADD_SIZES = ["size", "rows", "examples", "height", "length", "high", "wide"]
-_POOL_SIZES = [
-    "lane_stride",
-    "example_stride",
-    "channel_stride",
-    "row_stride",
-    "column_stride",
-    "size",
-    "channels",
-    "high",
-    "wide",
-]
+_POOL_SIZES = [*_STRIDES, "size", "channels", "high", "wide"]
 
 
 # sizes are not specialised on, so that one compilation serves all layers

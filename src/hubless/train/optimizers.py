@@ -1,7 +1,8 @@
 """What a client's optimizer does to one array, element by element.
 
 The same arithmetic as torch.optim, written so that it works on one client's params and on the
-stacked params of many lanes alike. `step` counts from 1 and, like `lr`, is a tensor.
+stacked params of many lanes alike. `step` counts from 1, one number or one per lane; like `lr`
+it is a tensor.
 """
 
 from __future__ import annotations
@@ -83,6 +84,7 @@ class Adam:
         self, values: Tensor, gradient: Tensor, slots: Slots, step: Tensor, lr: Tensor
     ) -> None:
         first, second = slots
+        step = per_lane(step, values).clamp(min=1)
         if self.weight_decay:
             gradient.add_(values, alpha=self.weight_decay)
         first.lerp_(gradient, 1 - self.beta1)
