@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import importlib.util
 import inspect
 import pickle
 import pkgutil
@@ -21,23 +22,43 @@ from hubless import errors
 
 HEAVY = ["torch", "sklearn", "obstore", "ml_dtypes", "safetensors", "jax", "ray"]
 PUBLIC = [
+    "Adam",
+    "AdamW",
+    "BestModel",
+    "Buffered",
+    "Checkpoint",
+    "Devices",
+    "EarlyStop",
     "FedAdagrad",
     "FedAdam",
     "FedAsync",
     "FedAvg",
     "FedAvgM",
+    "FedBuff",
     "FedMedian",
     "FedTrimmedMean",
     "FedYogi",
     "Federation",
     "HublessError",
+    "Local",
+    "Pace",
+    "Population",
+    "Ray",
+    "Recipe",
+    "SGD",
+    "Simulation",
     "Strategy",
+    "Task",
     "Update",
     "__version__",
     "join",
 ]
+# kernels for GPUs need what torch brings along only for them
+NEEDS = {"hubless.train.kernels": "triton"}
 MODULES = sorted(
-    module.name for module in pkgutil.walk_packages(hubless.__path__, f"{hubless.__name__}.")
+    module.name
+    for module in pkgutil.walk_packages(hubless.__path__, f"{hubless.__name__}.")
+    if module.name not in NEEDS or importlib.util.find_spec(NEEDS[module.name]) is not None
 )
 
 
@@ -165,6 +186,8 @@ def test_the_tree_of_exceptions_is_drawn_as_it_is() -> None:
 def test_every_error_can_be_sent_to_another_process(name: str) -> None:
     kind = getattr(errors, name)
     arguments = {
+        "ClientFailed": ("text", 17, 3),
+        "Diverged": ("text", 17, 3),
         "SignatureMismatch": ("text", ["w: other"]),
         "QuorumMissed": ("text", ["site-b"]),
         "Refused": ("site-b", "updates/b/1", "it is a pickle"),

@@ -72,6 +72,7 @@ def test_the_named_strategies_are_those_there_should_be() -> None:
         "FedAsync",
         "FedAvg",
         "FedAvgM",
+        "FedBuff",
         "FedMedian",
         "FedTrimmedMean",
         "FedYogi",

@@ -15,7 +15,15 @@ from hubless.strategy.base import Strategy
 from hubless.strategy.fedasync import FedAsync
 from hubless.strategy.fedavg import FedAvg
 from hubless.strategy.fedtrimmedmean import FedTrimmedMean
-from hubless.strategy.weighting import ByExamples, ByStaleness, Capped, Decay, Mixing, Uniform
+from hubless.strategy.weighting import (
+    Buffer,
+    ByExamples,
+    ByStaleness,
+    Capped,
+    Decay,
+    Mixing,
+    Uniform,
+)
 from hubless.update import Update
 
 EXAMPLES = np.array([30.0, 10.0, 0.0, 160.0])
@@ -123,6 +131,29 @@ def test_fedasync_mixes_with_the_share_and_decay_it_was_given() -> None:
     assert strategy.weights([1, 1, 1], staleness, own=0) @ np.array(values) == pytest.approx(
         expected
     )
+
+
+@unhurried
+@given(
+    situations(),
+    st.sampled_from([Decay("constant"), Decay("hinge", 1.0, 2.0), Decay("polynomial", 0.7)]),
+)
+def test_a_buffer_adds_what_was_learned_as_far_as_it_is_fresh(
+    situation: tuple[list[float], list[int], int], decay: Decay
+) -> None:
+    """x + the sum of s(staleness) delta over the number of updates, whatever their examples."""
+    values, staleness, own = situation
+    weights = Buffer(decay)(np.arange(len(values)), np.array(staleness, float), own)
+    assert weights.sum() == pytest.approx(1.0)
+    fresh = decay(np.array(staleness, float))
+    deltas = [fresh[i] * (values[i] - values[own]) for i in range(len(values)) if i != own]
+    expected = values[own] + sum(deltas) / max(1, len(deltas))
+    assert float(weights @ np.array(values)) == pytest.approx(expected, abs=1e-9)
+
+
+def test_a_buffer_without_a_version_to_add_to_goes_by_freshness_alone() -> None:
+    weights = Buffer(Decay("polynomial", 0.5))(EXAMPLES, STALENESS, None)
+    assert weights == pytest.approx([1, 1 / 2, 2**-0.5, 1 / 3])
 
 
 def test_staleness_is_counted_from_the_version_stepped_from() -> None:

@@ -111,6 +111,7 @@ class Simulation:
         self.clock = None if devices is None else Clock(devices, len(population), size, seed)
         self._pace = Asynchronous(pace) if isinstance(pace, Buffered) else Synchronous(pace)
         self._engine: Engine | None = None
+        self._kept, self._threads = False, torch.get_num_threads()
         self._evaluation: Evaluation | None = None
         self._held: list[_Done] = []
         self.flat = self._work.layout.flatten(task.module)
@@ -147,8 +148,9 @@ class Simulation:
         """
         if self.round >= rounds:
             return
-        threads = torch.get_num_threads()
-        self._engine = self._choice.start(self._work, self.cohort, rounds)
+        if self._engine is None:
+            self._threads = torch.get_num_threads()
+            self._engine = self._choice.start(self._work, self.cohort, rounds)
         self.flat = self.flat.to(self._engine.device)
         self._slots = tuple(slot.to(self._engine.device) for slot in self._slots)
         if self._test is not None and self._evaluation is None:
@@ -169,10 +171,24 @@ class Simulation:
                 if reason != "failed":
                     self._save_last()
             finally:
-                self._engine.close()
-                self._engine = None
-                torch.set_num_threads(threads)
+                if not self._kept or reason == "failed":
+                    self._stop()
                 self.events.emit(Ended(round=self.round, reason=reason))
+
+    def __enter__(self) -> Simulation:
+        """Keep the engine between calls of `run`, until the block ends."""
+        self._kept = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._kept = False
+        self._stop()
+
+    def _stop(self) -> None:
+        if self._engine is not None:
+            self._engine.close()
+            self._engine = None
+            torch.set_num_threads(self._threads)
 
     def evaluate(self, test: Population | None = None) -> dict[str, float]:
         """Loss and metrics of the current version."""

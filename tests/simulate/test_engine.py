@@ -1,0 +1,189 @@
+"""The engine of one machine: it finds out how to run, says what it cannot, and remembers."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from hubless.errors import TaskError
+from hubless.simulate import engine
+from hubless.simulate.engine import Local, LocalExecutor, Plan
+from hubless.train.optimizers import SGD
+from hubless.train.recipe import Recipe
+from hubless.train.task import Task
+from tests.simulate.worlds import CPU, mlp, people, simulation, work
+
+
+@pytest.fixture
+def fresh_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("HUBLESS_CACHE", str(tmp_path))
+    return tmp_path
+
+
+def _executor(module: nn.Module, sizes: tuple[int, ...] = (6,) * 8) -> LocalExecutor:
+    return LocalExecutor(work(Task(module), people(sizes), Recipe(SGD(0.1), batch=2)), CPU)
+
+
+def _with_batch_norm() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.ReLU(), nn.Linear(6, 3))
+
+
+class Rooted(nn.Module):
+    """Looks at its numbers, which cannot be done for many clients at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x if x.sum().item() > 0 else -x)
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_a_module_with_running_statistics_is_run_plainly() -> None:
+    local = Local(compiled=False, processes=1)
+    assert local.plan(_executor(_with_batch_norm()), 4, 10).lanes == 0
+    ran = simulation(task=Task(_with_batch_norm()), population=people((8,) * 6), engine=local)
+    ran.run(rounds=2)
+    assert ran.params["1.running_mean"].abs().sum() > 0
+
+
+def test_a_module_with_running_statistics_in_lanes_is_refused_with_what_to_do() -> None:
+    local = Local(lanes=4, compiled=False, processes=1)
+    with pytest.raises(TaskError, match=r"BatchNorm.*lanes=0, or GroupNorm"):
+        simulation(task=Task(_with_batch_norm()), engine=local).run(rounds=1)
+
+
+@pytest.mark.xfail(strict=True, reason="any persistent buffer counts as one that changes")
+def test_a_module_with_a_constant_buffer_can_share_lanes() -> None:
+    """Positions and normalisation constants are usually kept as buffers."""
+
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+            self.register_buffer("scale", torch.full((4,), 0.5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x * self.scale)
+
+    _executor(Scaled()).build(Plan(3))
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_what_does_not_vectorise_is_run_plainly_and_said_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    local = Local(compiled=False, processes=1)
+    with caplog.at_level(logging.WARNING, "hubless"):
+        assert local.plan(_executor(Rooted()), 4, 10).lanes == 0
+    (record,) = [r for r in caplog.records if "lanes" in r.getMessage()]
+    assert "not run in 4 lanes" in record.getMessage()
+    assert "vmap" in record.getMessage()
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_an_error_of_the_module_itself_is_not_taken_for_one_of_lanes() -> None:
+    class Broken(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls > 1:
+                raise ArithmeticError("that is too much")
+            return self.linear(x)
+
+    with pytest.raises(Exception, match="that is too much"):
+        Local(compiled=False, processes=1).plan(_executor(Broken()), 4, 10)
+
+
+def test_what_was_found_out_is_remembered(
+    fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    local = Local(processes=1)
+    first = local.plan(_executor(mlp()), 4, 10)
+    (note,) = (fresh_cache / "plans").iterdir()
+    assert json.loads(note.read_text())["lanes"] == first.lanes
+
+    def measured(self: Any) -> Plan:
+        raise AssertionError("measured again")
+
+    monkeypatch.setattr(engine.Tuning, "best", measured)
+    assert local.plan(_executor(mlp()), 4, 10) == first
+    with pytest.raises(AssertionError, match="measured again"):
+        local.plan(_executor(nn.Linear(4, 3)), 4, 10)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"lanes": 3, "unknown": 1}'])
+def test_a_broken_note_is_measured_again(fresh_cache: Path, text: str) -> None:
+    local = Local(processes=1)
+    first = local.plan(_executor(mlp()), 4, 10)
+    (note,) = (fresh_cache / "plans").iterdir()
+    note.write_text(text)
+    again = local.plan(_executor(mlp()), 4, 10)
+    assert again.processes == first.processes
+    assert json.loads(note.read_text())["lanes"] == again.lanes
+
+
+def test_a_cache_that_cannot_be_written_to_is_no_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("HUBLESS_CACHE", str(tmp_path / "file"))
+    assert Local(processes=1).plan(_executor(mlp()), 4, 10).processes == 1
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_without_a_compiler_training_is_eager_and_one_line_says_so(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+    with caplog.at_level(logging.WARNING, "hubless"):
+        plan = Local(processes=1).plan(_executor(mlp()), 4, rounds=10_000_000)
+    assert not plan.compiled
+    (record,) = [r for r in caplog.records if "compiler" in r.getMessage()]
+    assert "no C++ compiler here: training is eager" in record.getMessage()
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_a_short_run_is_not_compiled() -> None:
+    assert not Local(processes=1).plan(_executor(mlp()), 4, rounds=1).compiled
+
+
+def test_what_is_asked_for_is_done() -> None:
+    for wanted in (Plan(0), Plan(5), Plan(3, processes=2), Plan(2, compiled=True)):
+        local = Local(wanted.lanes, wanted.compiled, wanted.processes)
+        assert local.plan(_executor(mlp()), 4, 10) == wanted
+
+
+def test_there_are_no_more_processes_than_pairs_of_clients() -> None:
+    local = Local(lanes=0, compiled=False)
+    assert local.plan(_executor(mlp()), 1, 10).processes == 1
+    assert local.plan(_executor(mlp()), 3, 10).processes == 1
+
+
+@pytest.mark.usefixtures("fresh_cache")
+def test_measuring_needs_only_one_client_with_data() -> None:
+    sizes = (0,) * 50 + (3,)
+    assert Local(processes=1).plan(_executor(mlp(), sizes), 4, 10).processes == 1
+
+
+def test_a_run_leaves_torchs_threads_as_they_were() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        simulation().run(rounds=1)
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)

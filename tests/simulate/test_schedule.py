@@ -1,0 +1,244 @@
+"""Schedules: whatever the clients, the recipe and the lanes, everything is trained on as asked."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from hubless.data.population import Population
+from hubless.simulate import schedule
+from hubless.simulate.schedule import Schedule, deal, lay_out
+from hubless.train.recipe import Recipe
+
+Ints = NDArray[np.int64]
+
+
+def _population(sizes: list[int], shuffled: bool = True) -> Population:
+    offsets = np.concatenate([[0], np.cumsum(np.array(sizes, np.int64))])
+    total = int(offsets[-1])
+    rows = np.random.default_rng(total).permutation(total) if shuffled else None
+    return Population({"y": np.arange(total)}, offsets, rows)
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> tuple[Population, Ints, Recipe, int]:
+    """Some clients of a population in some order, a recipe, and a number of lanes."""
+    sizes = draw(st.lists(st.integers(0, 12) | st.just(150), min_size=1, max_size=12))
+    clients = draw(st.permutations(range(len(sizes))))[: draw(st.integers(0, len(sizes)))]
+    recipe = Recipe(
+        epochs=draw(st.integers(1, 3)),
+        batch=draw(st.none() | st.integers(1, 10)),
+        steps=draw(st.none() | st.integers(1, 7)),
+        shuffle=draw(st.booleans()),
+    )
+    population = _population(sizes, draw(st.booleans()))
+    return population, np.array(clients, np.int64), recipe, draw(st.integers(1, 6))
+
+
+def _laid(job: tuple[Population, Ints, Recipe, int], seed: int = 5) -> Schedule:
+    population, clients, recipe, lanes = job
+    return lay_out(population, clients, recipe, lanes, seed, round=3)
+
+
+def _walk(laid: Schedule, position: int) -> list[tuple[list[int], list[float], float]]:
+    """The ticks of one client: the rows that count, their shares, and the step's number."""
+    ticks, lanes = np.nonzero(laid.client == position)
+    assert len(set(lanes.tolist())) <= 1
+    return [
+        (
+            laid.rows[t, lane][laid.shares[t, lane] > 0].tolist(),
+            laid.shares[t, lane][laid.shares[t, lane] > 0].tolist(),
+            float(laid.step[t, lane]),
+        )
+        for t, lane in zip(ticks, lanes, strict=True)
+    ]
+
+
+@settings(deadline=None)
+@given(jobs())
+def test_every_example_is_trained_on_once_per_epoch(
+    job: tuple[Population, Ints, Recipe, int],
+) -> None:
+    population, clients, recipe, _ = job
+    laid = _laid(job)
+    for i, client in enumerate(clients.tolist()):
+        mine = population.rows_of(client).tolist()
+        seen = Counter(row for rows, _, _ in _walk(laid, i) for row in rows)
+        if recipe.steps is None:
+            assert seen == Counter({row: recipe.epochs for row in mine})
+        else:
+            assert set(seen) <= set(mine)
+            # nobody is seen again before everybody was
+            assert not seen or max(seen.values()) - min(seen[row] for row in mine) <= 1
+
+
+@settings(deadline=None)
+@given(jobs())
+def test_a_step_is_a_batch_and_its_shares_sum_to_one(
+    job: tuple[Population, Ints, Recipe, int],
+) -> None:
+    population, clients, recipe, _ = job
+    laid = _laid(job)
+    for i, client in enumerate(clients.tolist()):
+        size = int(population.sizes[client])
+        numbers, total, examples = [], 0.0, 0
+        for rows, shares, number in _walk(laid, i):
+            total += sum(shares)
+            examples += len(rows)
+            if number:
+                assert total == pytest.approx(1.0, abs=1e-5)
+                assert examples <= (recipe.batch or size)
+                numbers.append(number)
+                total, examples = 0.0, 0
+        assert examples == 0
+        assert numbers == list(range(1, int(recipe.steps_for(np.array([size]))[0]) + 1))
+
+
+@settings(deadline=None)
+@given(jobs())
+def test_clients_begin_and_end_where_their_ticks_do(
+    job: tuple[Population, Ints, Recipe, int],
+) -> None:
+    population, clients, _, lanes = job
+    laid = _laid(job)
+    assert laid.begins.shape == laid.ends.shape == laid.client.shape == (laid.ticks, lanes)
+    for i, client in enumerate(clients.tolist()):
+        ticks, on = np.nonzero(laid.client == i)
+        if population.sizes[client] == 0:
+            assert not len(ticks)
+            continue
+        lane = on[0]
+        assert ticks.tolist() == list(range(ticks[0], ticks[-1] + 1))
+        assert laid.begins[ticks, lane].tolist() == [True] + [False] * (len(ticks) - 1)
+        assert laid.ends[ticks, lane].tolist() == [False] * (len(ticks) - 1) + [True]
+    idle = laid.client < 0
+    assert not laid.begins[idle].any()
+    assert not laid.ends[idle].any()
+    assert not laid.step[idle].any()
+    assert not laid.shares[idle].any()
+    assert laid.begins.sum() == laid.ends.sum() == (population.sizes[clients] > 0).sum()
+
+
+@settings(deadline=None)
+@given(jobs())
+def test_within_a_stretch_nobody_comes_or_goes(job: tuple[Population, Ints, Recipe, int]) -> None:
+    laid = _laid(job)
+    stretches = list(laid.stretches())
+    assert [t for start, stop in stretches for t in range(start, stop)] == list(range(laid.ticks))
+    for start, stop in stretches:
+        assert stop > start
+        assert not laid.begins[start + 1 : stop].any()
+        assert not laid.ends[start : stop - 1].any()
+
+
+@settings(deadline=None)
+@given(jobs(), st.integers(1, 6))
+def test_how_a_client_is_shuffled_depends_neither_on_lanes_nor_on_who_else_trains(
+    job: tuple[Population, Ints, Recipe, int], lanes: int
+) -> None:
+    population, clients, recipe, _ = job
+    order = np.random.default_rng(len(clients)).permutation(len(clients))
+    one, other = _laid(job), _laid((population, clients[order], recipe, lanes))
+    for position, before in enumerate(order.tolist()):
+        ours = [(rows, number) for rows, _, number in _walk(one, before)]
+        # a batch that is the whole client is cut into chunks no wider than the cohort's largest,
+        # who is the same in both
+        assert ours == [(rows, number) for rows, _, number in _walk(other, position)]
+    for i, client in enumerate(clients.tolist()):
+        alone = _laid((population, np.array([client]), recipe, 1))
+        flat = [row for rows, _, _ in _walk(one, i) for row in rows]
+        assert flat == [row for rows, _, _ in _walk(alone, 0) for row in rows]
+
+
+def test_epochs_rounds_clients_and_seeds_are_shuffled_differently() -> None:
+    population = _population([30, 30], shuffled=False)
+    recipe = Recipe(epochs=2, batch=30)
+    orders = {
+        tuple((np.array(rows) % 30).tolist())
+        for seed in (1, 2)
+        for turn in (0, 1)
+        for client in (0, 1)
+        for rows, _, _ in _walk(
+            lay_out(population, np.array([client]), recipe, 1, seed, turn), position=0
+        )
+    }
+    assert len(orders) == 2 * 2 * 2 * 2
+
+
+def test_a_shuffle_puts_every_example_everywhere() -> None:
+    population = _population([5], shuffled=False)
+    recipe = Recipe(batch=5)
+    times = np.zeros((5, 5))
+    for turn in range(2000):
+        rows = lay_out(population, np.array([0]), recipe, 1, 1, turn).rows[0, 0]
+        times[np.arange(5), rows] += 1
+    assert np.abs(times - 400).max() < 5 * np.sqrt(2000 * 0.2 * 0.8)
+
+
+def test_without_shuffling_examples_stand_in_their_order() -> None:
+    population = _population([7], shuffled=False)
+    laid = lay_out(population, np.array([0]), Recipe(batch=3, shuffle=False), 1, 1, 0)
+    assert [rows for rows, _, _ in _walk(laid, 0)] == [[0, 1, 2], [3, 4, 5], [6]]
+
+
+def test_a_whole_client_is_summed_in_chunks() -> None:
+    size = 2 * schedule.CHUNK + 5
+    laid = lay_out(_population([size, 3]), np.array([0, 1]), Recipe(batch=None), 1, 1, 0)
+    assert laid.rows.shape[2] == schedule.CHUNK
+    assert [number for _, _, number in _walk(laid, 0)] == [0, 0, 1]
+    assert [number for _, _, number in _walk(laid, 1)] == [1]
+
+
+LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=30)
+
+
+@settings(deadline=None)
+@given(LENGTHS, st.integers(1, 8))
+def test_clients_follow_one_another_on_a_lane_without_gaps(lengths: list[int], lanes: int) -> None:
+    length = np.array(lengths)
+    lane, begin = deal(length, lanes)
+    assert ((lane >= 0) & (lane < lanes)).all()
+    for i in range(lanes):
+        at = 0
+        for start, long in sorted(zip(begin[lane == i], length[lane == i], strict=True)):
+            assert start == at
+            at += long
+    # no lane stands idle while a client waits
+    assert (begin + length).max() <= length.sum() / lanes + length.max()
+
+
+@settings(deadline=None)
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=7), st.integers(1, 4))
+def test_packing_is_within_a_third_of_the_best_there_is(lengths: list[int], lanes: int) -> None:
+    """Longest first never takes more than 4/3 of the fewest ticks there can be (Graham 1969)."""
+    loads = {(0,) * lanes}
+    for long in lengths:
+        loads = {
+            tuple(sorted((*load[:i], load[i] + long, *load[i + 1 :])))
+            for load in loads
+            for i in range(lanes)
+        }
+    best = min(max(load) for load in loads)
+    _, begin = deal(np.array(lengths), lanes)
+    assert (begin + np.array(lengths)).max() <= 4 / 3 * best
+
+
+def test_unequal_clients_are_not_padded_to_the_largest() -> None:
+    rng = np.random.default_rng(1)
+    sizes = np.maximum(1, rng.lognormal(3.5, 1.0, 100)).astype(int).tolist()
+    laid = lay_out(_population(sizes), np.arange(100), Recipe(batch=10), 10, 1, 0)
+    steps = Recipe(batch=10).steps_for(np.array(sizes))
+    assert laid.ticks == max(int(steps.max()), -(-int(steps.sum()) // 10))
+    assert laid.busy > 0.9
+
+
+def test_nobody_to_train_is_an_empty_schedule() -> None:
+    for clients in ([], [0], [0, 1]):
+        laid = lay_out(_population([0, 0]), np.array(clients, np.int64), Recipe(), 3, 1, 0)
+        assert laid.ticks == 0
+        assert list(laid.stretches()) == []

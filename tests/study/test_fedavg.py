@@ -1,0 +1,164 @@
+"""McMahan's study: runs that go on where they stopped, and the table they come to."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from hubless.simulate import checkpoint
+from hubless.study import fedavg
+from hubless.study.fedavg import TARGETS, Run, main, module, planned, table
+
+TWO_CELLS = ["--model", "2nn", "--split", "shards", "--only", "*-e1-*", "--device", "cpu"]
+LAST = "2nn-shards-e1-b10-lr0.1"
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUBLESS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Ten patterns under noise for digits, in files like those of MNIST."""
+    folder = tmp_path_factory.mktemp("data") / "mnist"
+    folder.mkdir()
+    rng = np.random.default_rng(0)
+    patterns = rng.integers(0, 256, (10, 28, 28))
+    for part, examples in (("train", 600), ("t10k", 100)):
+        labels = rng.integers(0, 10, examples).astype(np.uint8)
+        noise = rng.integers(0, 256, (examples, 28, 28))
+        images = (0.3 * patterns[labels] + 0.7 * noise).astype(np.uint8)
+        (folder / f"{part}-images-idx3-ubyte").write_bytes(_idx(images))
+        (folder / f"{part}-labels-idx1-ubyte").write_bytes(_idx(labels))
+    return str(folder.parent)
+
+
+def _idx(values: NDArray[np.uint8]) -> bytes:
+    head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
+    return head + values.tobytes()
+
+
+def _kept(out: Path) -> dict[str, str]:
+    """The texts that a study leaves: results and tables."""
+    found = [path for ending in ("json", "md") for path in out.rglob(f"*.{ending}")]
+    return {str(path.relative_to(out)): path.read_text() for path in found}
+
+
+def _result(out: Path, run: Run) -> None:
+    fedavg._write(out / f"{run.cell}-lr{run.lr:g}" / "result.json", json.dumps(asdict(run)))
+
+
+def _round(folder: Path) -> int:
+    return int(checkpoint.read(folder)[1]["round"])
+
+
+def test_a_study_that_was_killed_ends_as_one_that_was_not(data: str, tmp_path: Path) -> None:
+    arguments = [*TWO_CELLS, "--data", data, "--rounds", "40"]
+    assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-m", "hubless.study.fedavg", *arguments, "--out", str(killed)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            if "run 2 of 2" in line:
+                process.kill()
+                break
+    assert (killed / LAST / "checkpoint.safetensors").exists()
+    assert not (killed / LAST / "result.json").exists()
+    assert main([*arguments, "--out", str(killed)]) == 0
+    assert _kept(killed) == _kept(tmp_path / "whole")
+    assert len(json.loads((killed / "table.json").read_text())) == 2
+
+
+def test_when_the_time_is_up_nothing_is_lost(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = ["--data", data, "--out", str(tmp_path), "--device", "cpu", "--rounds", "6"]
+    arguments += ["--only", "2nn-iid-e1-b10", "--lr", "0.05"]
+    assert main([*arguments, "--minutes", "0"]) == 3
+    assert not list(tmp_path.glob("2nn-*"))
+    monkeypatch.setattr(fedavg.Watch, "__call__", lambda *_: True)
+    for rounds in range(1, 6):
+        assert main(arguments) == 3
+        assert _round(tmp_path / "2nn-iid-e1-b10-lr0.05") == rounds
+    assert main(arguments) == 0
+    assert "| > 6 |" in capsys.readouterr().out
+
+
+def test_a_finished_run_is_never_run_again(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for lr in (0.1, 0.2):
+        _result(tmp_path, Run("2nn", "iid", 1, 10, lr, curve=[0.5, 0.98]))
+    _result(tmp_path, Run("2nn", "iid", 5, 10, 0.1, curve=[0.1], diverged=True))
+    monkeypatch.setattr(fedavg, "train", lambda *_: pytest.fail("it was run again"))
+    common = ["--data", data, "--out", str(tmp_path), "--model", "2nn", "--split", "iid"]
+    assert main([*common, "--only", "*-e1-b10", "--lr", "0.1", "0.2"]) == 0
+    assert main([*common, "--only", "*-e5-b10", "--lr", "0.1"]) == 0
+
+
+def test_a_rate_runs_no_longer_than_a_better_one(data: str, tmp_path: Path) -> None:
+    _result(tmp_path, Run("2nn", "iid", 1, 10, 0.2, curve=[0.5, 0.6, 0.98]))
+    arguments = ["--data", data, "--out", str(tmp_path), "--only", "2nn-iid-e1-b10"]
+    assert main([*arguments, "--lr", "0.001", "--device", "cpu"]) == 0
+    slow = json.loads((tmp_path / "2nn-iid-e1-b10-lr0.001/result.json").read_text())
+    assert len(slow["curve"]) == 3
+
+
+def test_a_rate_that_diverges_is_a_result(data: str, tmp_path: Path) -> None:
+    arguments = ["--data", data, "--out", str(tmp_path), "--only", "2nn-iid-e5-ball"]
+    assert main([*arguments, "--lr", "1e30", "--rounds", "9", "--device", "cpu"]) == 0
+    assert json.loads((tmp_path / "table.json").read_text())[0]["diverged"]
+
+
+def test_missing_data_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="1"):
+        main(["--data", str(tmp_path), "--out", str(tmp_path)])
+    assert "train-images-idx3-ubyte" in capsys.readouterr().err
+
+
+def test_rounds_are_counted_on_the_best_accuracy_so_far() -> None:
+    assert Run("2nn", "iid", 1, 10, 0.1, [0.96, 0.9, 0.98]).rounds == 2.5
+    assert Run("cnn", "iid", 1, 10, 0.1, [0.96, 0.99, 0.98]).rounds == 2
+    assert Run("cnn", "iid", 1, 10, 0.1, [0.96]).rounds == Run("2nn", "iid", 1, 10, 1).rounds
+    assert math.isinf(Run("cnn", "iid", 1, 10, 0.1).rounds)
+
+
+def test_the_table_takes_the_best_rate_and_compares_it_with_fedsgd(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _result(tmp_path, Run("2nn", "iid", 1, None, 0.5, curve=[0.5, 0.96, 0.96, 0.98]))
+    _result(tmp_path, Run("2nn", "iid", 5, 10, 0.1, curve=[0.96, 0.98]))
+    _result(tmp_path, Run("2nn", "iid", 5, 10, 0.2, curve=[0.96, 0.96]))
+    _result(tmp_path, Run("cnn", "shards", 1, None, 0.1, curve=[0.5] * 30))
+    _result(tmp_path, Run("cnn", "shards", 20, 10, 0.1, curve=[0.9, 0.985, 0.995]))
+    fedsgd, iid, _, bound = table(tmp_path)
+    assert (fedsgd["rounds"], fedsgd["speedup"]) == (3.5, 1)
+    assert (iid["lr"], iid["rounds"], iid["speedup"]) == (0.1, 1.5, pytest.approx(3.5 / 1.5))
+    assert bound["at_least"] and bound["speedup"] == 12
+    assert main(["--table", "--out", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out
+    assert "| 2nn | iid | 5 | 10 | 300 | 0.1 | 2 | 2.3x | 98.00% |" in shown
+    assert "| cnn | shards | 1 | all | 1 | 0.1 | > 30 |  | 50.00% |" in shown
+    assert "| cnn | shards | 20 | 10 | 1200 | 0.1 | 2 | > 12.0x | 99.50% |" in shown
+    assert (tmp_path / "table.md").read_text() in shown
+
+
+def test_models_have_the_paper_s_sizes() -> None:
+    sizes = [sum(p.numel() for p in module(model).parameters()) for model in TARGETS]
+    assert sizes == [199_210, 1_663_370]
+
+
+def test_tuning_tries_rates_around_the_usual_one() -> None:
+    assert len(list(planned())) == 24
+    assert [run.lr for run in planned(tune=1)][:3] == [0.5, 0.23, 1.1]
+    assert {run.lr for run in planned(rates=[0.3])} == {0.3}
