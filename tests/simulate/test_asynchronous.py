@@ -149,9 +149,12 @@ def _reference(
     """FedBuff as one would write it down: a queue of who is back when."""
     w, now, version, asked = 0.0, 0.0, 0, 0
     queue: list[tuple[float, int, int, int]] = []
-    path, times, cohorts = [], [], []
+    path: list[float] = []
+    times: list[float] = []
+    cohorts: list[list[int]] = []
     while version < versions:
-        total, cohort = 0.0, []
+        total = 0.0
+        cohort: list[int] = []
         while len(cohort) < buffer:
             busy = {client for _, _, client, _ in queue}
             free = [c for c in range(len(seconds)) if c not in busy]

@@ -25,16 +25,16 @@ def test_a_key_depends_on_its_counters_alone(clients: list[int], turn: int) -> N
 
 def test_other_seeds_purposes_and_counters_give_other_keys() -> None:
     drawn = [
-        int(keys(*given))
-        for given in [
-            (1, "a", 0, 0),
-            (2, "a", 0, 0),
-            (1, "b", 0, 0),
-            (1, "a", 1, 0),
-            (1, "a", 0, 1),
-            (1, "a", 1, 1),
-            (1, "a", 0),
-            (1, "a"),
+        int(key)
+        for key in [
+            keys(1, "a", 0, 0),
+            keys(2, "a", 0, 0),
+            keys(1, "b", 0, 0),
+            keys(1, "a", 1, 0),
+            keys(1, "a", 0, 1),
+            keys(1, "a", 1, 1),
+            keys(1, "a", 0),
+            keys(1, "a"),
         ]
     ]
     assert len(set(drawn)) == len(drawn)

@@ -12,6 +12,7 @@ import numpy as np
 import psutil
 import pytest
 import torch
+from torch import Tensor
 
 from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine import Local, Plan
@@ -20,6 +21,7 @@ from hubless.simulate.simulation import Simulation
 from hubless.simulate.work import Cohort, Outcome, Work
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedmedian import FedMedian
+from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
@@ -193,3 +195,34 @@ def test_a_compiled_worker_may_have_nobody_to_train() -> None:
         running.executor.adopt(Plan(1, compiled=True))
         nobody = Cohort(0, np.array([], np.int64), np.array([]))
         assert running.run(start, nobody).losses.shape == (0,)
+
+
+@pytest.mark.xfail(
+    strict=True, reason="workers' answers to the interrupted round stay in the pipes"
+)
+def test_an_interrupt_leaves_no_answer_behind_for_the_next_round() -> None:
+    """Within a block the workers stay, and with them what they were asked before Ctrl-C."""
+    alarm: list[int] = []
+    mine = os.getpid()
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        if alarm and os.getpid() == mine:
+            alarm[0] -= 1
+            if alarm[0] == 0:
+                alarm.clear()
+                raise KeyboardInterrupt
+        return cross_entropy(output, target)
+
+    runs: list[Simulation] = []
+    for interrupted in (False, True):
+        engine = Local(lanes=0, compiled=False, processes=2)
+        runs.append(simulation(task=Task(mlp(), loss), engine=engine, cohort=6))
+        with runs[-1] as ran:
+            if interrupted:
+                ran.run(rounds=1)
+                alarm.append(3)
+                with pytest.raises(KeyboardInterrupt):
+                    ran.run(rounds=6)
+            ran.run(rounds=6)
+    assert torch.equal(runs[0].flat, runs[1].flat)
+    assert not _workers()

@@ -331,3 +331,16 @@ def test_what_lanes_and_plain_training_come_to_over_rounds_stays_together() -> N
     for ran in (plain, lanes):
         ran.run(rounds=5)
     assert furthest(plain.flat, lanes.flat) < 1e-4
+
+
+def test_within_a_block_one_engine_serves_every_run() -> None:
+    whole, parts = simulation(), simulation()
+    whole.run(rounds=4)
+    with parts:
+        parts.run(rounds=2)
+        engine = parts.engine
+        parts.run(rounds=4)
+        assert parts.engine is engine
+    with pytest.raises(RuntimeError, match="only during run"):
+        parts.engine  # noqa: B018
+    assert torch.equal(whole.flat, parts.flat)

@@ -6,14 +6,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-_STRIDES = ["lane_stride", "example_stride", "channel_stride", "row_stride", "column_stride"]
-_GATHER_SIZES = [*_STRIDES, "width", "channels", "high", "wide"]
-_ADD_SIZES = ["size", "rows", "examples", "height", "length", "high", "wide"]
-_POOL_SIZES = [*_STRIDES, "size", "channels", "high", "wide"]
 
-
-# sizes are not specialised on, so that one compilation serves all layers
-@triton.jit(do_not_specialize=_GATHER_SIZES)
+@triton.jit
 def gather(
     images,
     out,
@@ -24,8 +18,8 @@ def gather(
     column_stride,
     width,
     channels,
-    high,
-    wide,
+    high: tl.constexpr,
+    wide: tl.constexpr,
     kh: tl.constexpr,
     kw: tl.constexpr,
     sh: tl.constexpr,
@@ -59,17 +53,17 @@ def gather(
     tl.store(out + (lane * rows + row) * width + place, seen, mask=inside)
 
 
-@triton.jit(do_not_specialize=_ADD_SIZES)
+@triton.jit
 def add(
     columns,
     out,
     size,
     rows,
     examples,
-    height,
-    length,
-    high,
-    wide,
+    height: tl.constexpr,
+    length: tl.constexpr,
+    high: tl.constexpr,
+    wide: tl.constexpr,
     kh: tl.constexpr,
     kw: tl.constexpr,
     sh: tl.constexpr,
@@ -102,7 +96,7 @@ def add(
     tl.store(out + lane * size + at, total.to(out.dtype.element_ty), mask=inside)
 
 
-@triton.jit(do_not_specialize=_POOL_SIZES)
+@triton.jit
 def pool(
     images,
     out,
@@ -113,8 +107,8 @@ def pool(
     column_stride,
     size,
     channels,
-    high,
-    wide,
+    high: tl.constexpr,
+    wide: tl.constexpr,
     side: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
@@ -136,7 +130,7 @@ def pool(
     tl.store(out + lane * size + at, best, mask=inside)
 
 
-@triton.jit(do_not_specialize=_POOL_SIZES)
+@triton.jit
 def unpool(
     images,
     gradient,
@@ -148,8 +142,8 @@ def unpool(
     column_stride,
     size,
     channels,
-    high,
-    wide,
+    high: tl.constexpr,
+    wide: tl.constexpr,
     side: tl.constexpr,
     BLOCK: tl.constexpr,
 ):
