@@ -165,25 +165,11 @@ def _alarmed(kind: str, where: str, alarm: Alarm, folder: Path) -> Simulation:
     )
 
 
-LOST: dict[tuple[str, str], str] = {
-    ("FedAvg", "evaluation"): "the interrupted round counts, but has no row in the history",
-    ("FedBuff", "evaluation"): "the interrupted round counts, but has no row in the history",
-    ("FedBuff", "training"): "who had arrived is forgotten, and who was asked is not there yet",
-    ("FedBuff", "selection"): "who had arrived is forgotten",
-}
-
-
 @pytest.mark.parametrize("where", ["selection", "training", "evaluation", "a callback"])
 @pytest.mark.parametrize("kind", ["FedAvg", "FedBuff"])
 def test_an_interrupted_run_goes_on_to_the_same_bits(
-    kind: str,
-    where: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    request: pytest.FixtureRequest,
+    kind: str, where: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if (kind, where) in LOST:
-        request.applymarker(pytest.mark.xfail(strict=True, reason=LOST[kind, where]))
     alarm = Alarm()
     if where == "selection":
         monkeypatch.setattr(Watched, "alarm", staticmethod(alarm))
@@ -323,7 +309,6 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return _written(tmp_path_factory.mktemp("intact")).read_bytes()
 
 
-@pytest.mark.xfail(strict=True, reason="the facts in the header have no digest of their own")
 @settings(deadline=None, max_examples=200)
 @given(data=st.data())
 def test_a_flipped_bit_is_noticed_wherever_it_is(
@@ -373,14 +358,12 @@ class Busiest:
         return np.argsort(-roster.examples)[:k]
 
 
-@pytest.mark.xfail(strict=True, reason="the text of an object without one holds its address")
 def test_a_selector_without_a_text_of_its_own_can_be_gone_on_with(tmp_path: Path) -> None:
     first, second = _made("FedAvg", selector=Busiest()), _made("FedAvg", selector=Busiest())
     first.save(tmp_path)
     assert second.resume(tmp_path)
 
 
-@pytest.mark.xfail(strict=True, reason="devices are not among what two runs must share")
 def test_the_checkpoint_of_a_simulation_with_other_devices_is_refused(tmp_path: Path) -> None:
     _made("FedBuff").save(tmp_path)
     with pytest.raises(DataError, match="of another simulation"):

@@ -187,7 +187,6 @@ def test_parts_are_put_where_they_belong() -> None:
     assert each.tolist() == [[1], [2], [3]]
 
 
-@pytest.mark.xfail(strict=True, reason="compiled lanes without anybody to train raise IndexError")
 def test_a_compiled_worker_may_have_nobody_to_train() -> None:
     job = _job()
     start = job.layout.flatten(job.task.module)
@@ -197,9 +196,6 @@ def test_a_compiled_worker_may_have_nobody_to_train() -> None:
         assert running.run(start, nobody).losses.shape == (0,)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="workers' answers to the interrupted round stay in the pipes"
-)
 def test_an_interrupt_leaves_no_answer_behind_for_the_next_round() -> None:
     """Within a block the workers stay, and with them what they were asked before Ctrl-C."""
     alarm: list[int] = []

@@ -149,7 +149,6 @@ def test_the_loss_while_training_is_the_mean_over_examples_seen() -> None:
     assert history["train_loss"][0] == pytest.approx(ran.evaluate(population)["loss"], rel=1e-5)
 
 
-@pytest.mark.xfail(strict=True, reason="Recipe.examples_for is wrong where steps are given")
 def test_the_loss_while_training_for_steps_is_the_mean_over_examples_seen() -> None:
     population = people((6, 3))
     recipe = Recipe(SGD(1e-12), batch=2, steps=6)

@@ -59,7 +59,6 @@ def test_the_squared_error_is_meaned_over_all_but_examples() -> None:
     assert torch.allclose(squared_error(output, target), expected)
 
 
-@pytest.mark.xfail(strict=True, reason="flatten(1) of a loss with one dimension: IndexError")
 def test_the_squared_error_of_one_number_per_example_has_a_loss_each() -> None:
     output, target = torch.randn(5, 1), torch.randn(5)
     assert torch.allclose(squared_error(output, target), (output[:, 0] - target).square())

@@ -43,7 +43,6 @@ def test_steps_take_every_client_with_data_the_same_number_of_batches(
     assert recipe.steps_for(np.array([size])).tolist() == [steps if size else 0]
 
 
-@pytest.mark.xfail(strict=True, reason="-(...).clip(min=1) clips before the sign is turned")
 @settings(deadline=None)
 @given(size=SIZES, steps=st.integers(1, 15), batch=BATCHES)
 def test_steps_are_as_many_examples_as_walking_through_the_batches_again_and_again(

@@ -23,7 +23,9 @@ def write(folder: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, 
     """Write arrays and facts; whatever stood there stays until the new file is complete."""
     folder.mkdir(parents=True, exist_ok=True)
     signature = Signature.of(arrays)
-    said = {"facts": json.dumps(facts), "signature": signature.to_json()}
+    text = json.dumps(facts)
+    digest = codec.digest(text.encode())
+    said = {"facts": text, "digest": digest, "signature": signature.to_json()}
     parts = codec.encode(signature, signature.pack(arrays), said)
     staged = folder / f".{NAME}.{os.getpid()}"
     with open(staged, "wb") as file:
@@ -54,6 +56,8 @@ def read(folder: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         body = memoryview(raw)[length:]
         if codec.broken_block(body, 0, signature.blocks, codec.block_digests(metadata)):
             raise ValueError("its bytes do not match their digests")
+        if codec.digest(metadata["facts"].encode()) != metadata["digest"]:
+            raise ValueError("its header does not match its digest")
         said = json.loads(metadata["facts"])
     except (ValueError, KeyError, TypeError) as error:
         raise DataError(f"{path} cannot be used: {error}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -61,11 +62,11 @@ class Pace:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        if self.over < 1:
+        if not 1 <= self.over < float("inf"):
             raise SelectionError(
                 f"over-selection multiplies the cohort, so at least 1: {self.over}"
             )
-        if self.deadline is not None and self.deadline <= 0:
+        if self.deadline is not None and not self.deadline > 0:
             raise SelectionError(f"a deadline is in seconds above 0, not {self.deadline}")
 
 
@@ -107,6 +108,12 @@ class Clock:
     def durations(self, clients: Ints, examples: Ints) -> Floats:
         """Seconds from asking a client, who trains on so many examples, to its answer."""
         return np.asarray(self.transfer[clients] + examples / self.speed[clients])
+
+    def digest(self) -> str:
+        """What two clocks share only if their devices are the same."""
+        columns = (self.speed, self.transfer, self.availability)
+        parts = (b"" if column is None else column.tobytes() for column in columns)
+        return hashlib.blake2b(b"|".join(parts), digest_size=8).hexdigest()
 
     def available(self, round: int) -> NDArray[np.bool_] | None:
         """Who can be reached in a round."""

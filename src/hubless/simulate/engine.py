@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import json
 import logging
@@ -15,6 +16,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 import hubless
 from hubless.data.sources.base import cache_folder
@@ -95,6 +97,7 @@ class LocalExecutor:
         self.work, self.device = work, device
         self.data = to_tensors(work.population, work.task.columns, device)
         self.plan = Plan(0)
+        self.alone = why_alone(work, self.data)
         self._running: Lanes | Plain | None = None
 
     def adopt(self, plan: Plan) -> None:
@@ -110,11 +113,8 @@ class LocalExecutor:
         """What runs clients as planned."""
         if plan.lanes == 0:
             return Plain(self.work, self.data, self.device)
-        if self.work.layout.has_buffers:
-            raise TaskError(
-                "the module changes buffers while it trains (BatchNorm's running statistics?), so "
-                "its clients cannot share lanes: use lanes=0, or GroupNorm"
-            )
+        if self.alone:
+            raise TaskError(f"clients cannot share lanes, so use lanes=0: {self.alone}")
         return Lanes(self.work, self.data, self.device, plan.lanes, compiled=plan.compiled)
 
     def describe(self) -> Mapping[str, Any]:
@@ -122,6 +122,26 @@ class LocalExecutor:
 
     def close(self) -> None:
         self._running = None
+
+
+def why_alone(work: Work, data: Mapping[str, Tensor]) -> str:
+    """Why clients must be trained one at a time, or nothing.
+
+    Lanes fill short batches up and keep no buffers per client, so examples may not depend on each
+    other nor leave anything behind.
+    """
+    module = copy.deepcopy(work.task.module).to(next(iter(data.values())).device).train()
+    if any(isinstance(part, _BatchNorm) for part in module.modules()):
+        return "BatchNorm mixes the examples of a batch (GroupNorm does not)"
+    if not work.layout.has_buffers:
+        return ""
+    before = [buffer.clone() for buffer in module.buffers()]
+    rows = slice(0, 2) if work.population.rows is None else work.population.rows[:2]
+    with torch.no_grad(), torch.random.fork_rng():
+        work.task.losses(module, {name: column[rows] for name, column in data.items()})
+    if all(map(torch.equal, before, module.buffers())):
+        return ""
+    return "the module changes its buffers while it trains"
 
 
 class Tuning:
@@ -165,8 +185,8 @@ class Tuning:
         device = self.executor.device.type
         best, seconds = 0, self._measure(Plan(0), most=1 if device == "cuda" else 4)
         seconds = seconds or float("inf")
-        if self.executor.work.layout.has_buffers:
-            logger.warning("one client at a time: the module changes buffers while it trains")
+        if self.executor.alone:
+            logger.warning("one client at a time: %s", self.executor.alone)
             return best, seconds
         if device == "cpu" and not self._is_tiny():
             return best, seconds

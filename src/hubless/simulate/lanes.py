@@ -72,9 +72,9 @@ class Lanes:
         """Train a cohort from these params."""
         work = self.work
         schedule = lay_out(
-            work.population, cohort.clients, work.recipe, self.lanes, work.seed, cohort.round
+            work.population, cohort.clients, work.recipe, self.lanes, work.seed, cohort.drawn
         )
-        seed_draws(int(keys(work.seed, "lanes", cohort.round)) >> 1, self.device)
+        seed_draws(int(keys(work.seed, "lanes", cohort.drawn)) >> 1, self.device)
         with torch.no_grad(), tf32(work.recipe.precision == "tf32"):
             self._global.copy_(params)
             self._lr.fill_(work.recipe.lr(cohort.round))
@@ -114,8 +114,13 @@ class Lanes:
                 self._add(totals, weighing[stop - 1])
             else:
                 self._keep(kept, receiving[stop - 1])
-        each_params = None if kept is None else kept[:-1]
-        return Outcome(None if each else total, each_params, losses[:-1])
+        # buffers are constants here: what changes them does not run in lanes
+        constants = slice(layout.trained[-1].stop, None)
+        total[constants] = self._global[constants] * float(cohort.weights.sum())
+        if kept is None:
+            return Outcome(total, None, losses[:-1])
+        kept[:, constants] = self._global[constants]
+        return Outcome(None, kept[:-1], losses[:-1])
 
     def _begin(self, begins: Any, idle: Any) -> None:
         """Start lanes from the global params."""
@@ -147,7 +152,7 @@ class Lanes:
 
     def _plan_unrolls(self, lengths: list[int]) -> None:
         """How many steps one compiled call takes: all of a stretch, where most are alike."""
-        if self._unrolls:
+        if self._unrolls or not lengths:
             return
         if not self.compiled or self.device.type == "cuda":
             self._unrolls = [1]

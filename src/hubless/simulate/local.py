@@ -90,16 +90,17 @@ def descend(
     if recipe.proximal or recipe.clip is not None or not recipe.optimizer.takes_half:
         gradients = [g.float() for g in gradients]
     if recipe.proximal:
-        for g, p, a in zip(gradients, params, anchors, strict=True):
-            g.add_(p - a, alpha=recipe.proximal)
+        gradients = [
+            g + recipe.proximal * (p - a)
+            for g, p, a in zip(gradients, params, anchors, strict=True)
+        ]
     if recipe.clip is not None:
         first = step.ndim
         squares = [g.square().flatten(first).sum(-1) for g in gradients if g.ndim > first]
         squares += [g.square() for g in gradients if g.ndim == first]
         norm = torch.stack(squares).sum(0).sqrt()
         scale = (recipe.clip / (norm + 1e-6)).clamp(max=1.0)
-        for g in gradients:
-            g.mul_(per_lane(scale, g))
+        gradients = [g * per_lane(scale, g) for g in gradients]
     optimizer = recipe.optimizer
     for p, g, held in zip(params, gradients, slots, strict=True):
         if not masked:

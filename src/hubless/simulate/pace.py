@@ -39,13 +39,14 @@ class Version:
     virtual: float
 
 
-def pick(simulation: Simulation, count: int, turn: int, busy: Ints | None = None) -> Ints:
+def pick(
+    simulation: Simulation, count: int, turn: int, free: NDArray[np.bool_] | None = None
+) -> Ints:
     """Ask the selector for clients, and make sure that it gave what was asked for."""
     clock = simulation.clock
     available = clock.available(turn) if clock is not None else None
-    if busy is not None and len(busy):
-        available = np.ones(len(simulation.population), bool) if available is None else available
-        available[busy] = False
+    if free is not None:
+        available = free if available is None else available & free
     roster = Roster(simulation.sizes, available)
     if available is not None:
         count = min(count, int(available.sum()))
@@ -58,18 +59,19 @@ def pick(simulation: Simulation, count: int, turn: int, busy: Ints | None = None
         )
     if len(picked) > count:
         raise SelectionError(
-            f"selector {name} returned {len(picked)} clients in round {turn}, where {count} were "
-            "asked for"
+            f"selector {name} returned {len(picked)} clients in round {turn + 1}, where {count} "
+            "were asked for"
         )
     if len(picked) and (picked.min() < 0 or picked.max() >= len(roster)):
         raise SelectionError(
             f"selector {name} returned client {picked[(picked < 0) | (picked >= len(roster))][0]} "
-            f"in round {turn}, and there are clients 0 to {len(roster) - 1}"
+            f"in round {turn + 1}, and there are clients 0 to {len(roster) - 1}"
         )
     if len(np.unique(picked)) < len(picked):
         values, times = np.unique(picked, return_counts=True)
         raise SelectionError(
-            f"selector {name} returned client {values[times > 1][0]} more than once in round {turn}"
+            f"selector {name} returned client {values[times > 1][0]} more than once in round "
+            f"{turn + 1}"
         )
     return picked.astype(np.int64)
 
@@ -117,13 +119,18 @@ class Synchronous:
         simulation.arrive(reduced)
         return outcome.losses
 
+    def mark(self) -> tuple[Any, ...]:
+        """Nothing to come back to."""
+        return ()
+
+    def return_to(self, mark: tuple[Any, ...]) -> None:
+        """Nothing to undo."""
+
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Nothing is under way between rounds."""
         return {}, {}
 
-    def restore(
-        self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any], device: torch.device
-    ) -> None:
+    def restore(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Nothing to put back."""
 
 
@@ -155,11 +162,11 @@ class Asynchronous:
         """Go on until enough updates have arrived to make a version of."""
         arrived: list[int] = []
         flights: list[Flight] = []
-        virtual, before = simulation.virtual, self._asked
+        virtual, asked = simulation.virtual, 0
         while len(arrived) < self.pace.buffer:
-            self._ask(simulation, virtual)
+            asked += self._ask(simulation, virtual)
             if not self._queue:
-                raise SelectionError("no client can be reached, and none is training")
+                raise SelectionError("no client with data can be reached, and none is training")
             if self._queue[0][1] in self._fresh:
                 self._train(simulation)
             virtual, place = heapq.heappop(self._queue)
@@ -171,16 +178,15 @@ class Asynchronous:
         examples = simulation.sizes[clients]
         staleness = [simulation.round - flight.version for flight in flights]
         simulation.arrive(self._reduce(simulation, learned, examples, staleness))
-        asked = self._asked - before
-        return Version(clients, examples, torch.stack(losses), asked, 0, 0, virtual)
+        lost = torch.stack([loss.cpu() for loss in losses])
+        return Version(clients, examples, lost, asked, 0, 0, virtual)
 
-    def _ask(self, simulation: Simulation, now: float) -> None:
+    def _ask(self, simulation: Simulation, now: float) -> int:
         """Have as many clients training as there should be, of those that can be reached."""
         clock = cast(Clock, simulation.clock)
-        missing = self.pace.concurrency - len(self._flights)
-        busy = np.array([flight.client for flight in self._flights.values()], np.int64)
-        picked = pick(simulation, missing, self._asked, busy)
-        clients = picked[simulation.sizes[picked] > 0]
+        free = simulation.sizes > 0
+        free[[flight.client for flight in self._flights.values()]] = False
+        clients = pick(simulation, self.pace.concurrency - len(self._flights), self._asked, free)
         examples = simulation.recipe.examples_for(simulation.sizes[clients])
         durations = clock.durations(clients, examples)
         for client, seconds in zip(clients.tolist(), durations.tolist(), strict=True):
@@ -191,13 +197,16 @@ class Asynchronous:
             self._asked += 1
         # where nobody could be reached, the next try is another draw
         self._asked += not len(clients)
+        return len(clients)
 
     def _train(self, simulation: Simulation) -> None:
         """Train all that started from the current version, in one go."""
         if not self._fresh:
             return
         clients = np.array([self._flights[place].client for place in self._fresh])
-        cohort = Cohort(simulation.round, clients, np.full(len(clients), 1 / len(clients)))
+        even = np.full(len(clients), 1 / len(clients))
+        # a client may be asked twice for one version: not to do the very same again
+        cohort = Cohort(simulation.round, clients, even, draw=self._asked)
         outcome = simulation.engine.run(simulation.flat, cohort, each=True)
         each = cast(Tensor, outcome.each)
         if self.pace.adding == "deltas":
@@ -216,6 +225,7 @@ class Asynchronous:
         strategy, current = simulation.strategy, simulation.flat
         # the current version takes part like a member's own params, on no examples of its own
         weights = strategy.weights([0, *examples.tolist()], [0, *staleness], own=0).tolist()
+        learned = tuple(values.to(current.device) for values in learned)
         if self.pace.adding == "deltas":
             learned = tuple(current + delta for delta in learned)
         reducer = strategy.reducer
@@ -223,6 +233,15 @@ class Asynchronous:
         for params, weight in zip(learned, weights[1:], strict=True):
             total = reducer.add(total, params, weight)
         return cast(Tensor, reducer.finish(total))
+
+    def mark(self) -> tuple[Any, ...]:
+        """What to come back to if the next version is not completed."""
+        kept = (self._flights, self._queue, self._fresh, self._learned)
+        return (*(held.copy() for held in kept), self._asked)
+
+    def return_to(self, mark: tuple[Any, ...]) -> None:
+        """Undo what was done since."""
+        self._flights, self._queue, self._fresh, self._learned, self._asked = mark
 
     def state(self) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         """Everything that is under way."""
@@ -235,20 +254,18 @@ class Asynchronous:
             return {}, facts
         learned = [self._learned[place] for place in places]
         arrays = {
-            "learned": torch.stack([values for values, _ in learned]).cpu().numpy(),
-            "learned losses": torch.stack([loss for _, loss in learned]).cpu().numpy(),
+            "learned": torch.stack([values.cpu() for values, _ in learned]).numpy(),
+            "learned losses": torch.stack([loss.cpu() for _, loss in learned]).numpy(),
         }
         return arrays, facts
 
-    def restore(
-        self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any], device: torch.device
-    ) -> None:
+    def restore(self, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, Any]) -> None:
         """Put back what was under way."""
         self._asked = facts["asked"]
         self._flights = {p: Flight(c, v, arrival) for p, c, v, arrival in facts["flights"]}
         self._queue = sorted((flight.arrival, place) for place, flight in self._flights.items())
         self._fresh = []
         for i, place in enumerate(self._flights):
-            values = torch.tensor(arrays["learned"][i], device=device)
-            loss = torch.tensor(arrays["learned losses"][i], device=device)
+            values = torch.tensor(arrays["learned"][i])
+            loss = torch.tensor(arrays["learned losses"][i])
             self._learned[place] = (values, loss)

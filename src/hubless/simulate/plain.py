@@ -32,14 +32,14 @@ class Plain:
         """Train a cohort from these params."""
         work, layout, clients = self.work, self.work.layout, len(cohort.clients)
         self._global.copy_(params)
-        schedule = lay_out(work.population, cohort.clients, work.recipe, 1, work.seed, cohort.round)
+        schedule = lay_out(work.population, cohort.clients, work.recipe, 1, work.seed, cohort.drawn)
         total = torch.zeros(layout.size, device=self.device)
         totals = layout.views(total)
         kept = torch.zeros(clients, layout.size, device=self.device) if each else None
         losses = torch.zeros(clients, device=self.device)
         # on its own stream each, so that what a client draws depends neither on who went before
         # it nor on which worker it runs on
-        seeds = keys(work.seed, "client", cohort.round, cohort.clients) >> 1
+        seeds = keys(work.seed, "client", cohort.drawn, cohort.clients) >> 1
         lr = torch.tensor(work.recipe.lr(cohort.round), device=self.device)
         with tf32(work.recipe.precision == "tf32"):
             for start, stop in schedule.stretches():
@@ -50,10 +50,10 @@ class Plain:
                 except Exception as error:
                     client = int(cohort.clients[i])
                     raise ClientFailed(
-                        f"client {client} failed in round {cohort.round}: "
+                        f"client {client} failed in round {cohort.round + 1}: "
                         f"{type(error).__name__}: {error}",
                         client,
-                        cohort.round,
+                        cohort.round + 1,
                     ) from error
                 with torch.no_grad():
                     if kept is None:

@@ -10,6 +10,7 @@ import mmap
 import os
 import signal
 import traceback
+import warnings
 from collections.abc import Mapping
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
@@ -41,7 +42,7 @@ class Processes:
         """Train a cohort from these params, each process its share of the steps."""
         self._params.copy_(params)
         parts = split(self.executor.work, cohort.clients, self.processes)
-        shares = [Cohort(cohort.round, cohort.clients[p], cohort.weights[p]) for p in parts]
+        shares = [cohort.part(part) for part in parts]
         for worker, share in zip(self._workers, shares[1:], strict=True):
             worker.send(share, each)
         outcomes = [self.executor.run(self._params, shares[0], each=each)]
@@ -105,7 +106,7 @@ class _Worker:
         self._deaths += 1
         if self._deaths > _MOST_DEATHS:
             raise HublessError(
-                f"a worker process died {self._deaths} times, in round {share.round} again: is "
+                f"a worker process died {self._deaths} times, in round {share.round + 1} again: is "
                 "there enough memory? Fewer processes need less (Local(processes=1))"
             )
         self.stop()
@@ -114,7 +115,10 @@ class _Worker:
 
     def _fork(self) -> None:
         self._pipe, theirs = Pipe()
-        self._pid = os.fork()
+        with warnings.catch_warnings():
+            # torch's threads sleep while there is nothing for them to do
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._pid = os.fork()
         if self._pid == 0:
             try:
                 self._pipe.close()
@@ -140,7 +144,7 @@ class _Worker:
                 kept = None if outcome.each is None else outcome.each.numpy()
                 pipe.send((outcome.losses.numpy(), kept))
             except Exception as error:
-                pipe.send(_Failure(error, share.round))
+                pipe.send(_Failure(error, share.round + 1))
 
 
 class _Failure:

@@ -77,7 +77,7 @@ class RayEngine:
         """Train a cohort from these params, each worker its share of the steps."""
         shared = self._ray.put(params.cpu().numpy())
         parts = split(self._work, cohort.clients, len(self._workers))
-        shares = [Cohort(cohort.round, cohort.clients[p], cohort.weights[p]) for p in parts]
+        shares = [cohort.part(part) for part in parts]
         asked = [
             worker.run.remote(shared, self.plan, share, each)
             for worker, share in zip(self._workers, shares, strict=True)
@@ -95,15 +95,15 @@ class RayEngine:
             except exceptions.RayTaskError as error:
                 cause = error.cause if isinstance(error.cause, ClientFailed) else None
                 said = f"{cause or error}\nIn a worker:\n{error}"
-                raise ClientFailed(said, cause.client if cause else -1, share.round) from error
+                raise ClientFailed(said, cause.client if cause else -1, share.round + 1) from error
             except exceptions.RayActorError as error:
                 self._deaths += 1
                 if self._deaths > _MOST_DEATHS:
                     raise HublessError(
-                        f"workers died {self._deaths} times, in round {share.round} again: is "
+                        f"workers died {self._deaths} times, in round {share.round + 1} again: is "
                         f"there enough memory? Ray says: {error}"
                     ) from error
-                logger.warning("a worker died in round %d: its part is redone", share.round)
+                logger.warning("a worker died in round %d: its part is redone", share.round + 1)
                 self._workers[i] = self._actor.remote(self._shared)
                 answer = self._workers[i].run.remote(shared, self.plan, share, each)
                 continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -171,7 +172,8 @@ class Simulation:
                 if reason != "failed":
                     self._save_last()
             finally:
-                if not self._kept or reason == "failed":
+                # workers that were interrupted may be in the middle of anything
+                if not self._kept or reason in ("failed", "interrupted"):
                     self._stop()
                 self.events.emit(Ended(round=self.round, reason=reason))
 
@@ -240,23 +242,30 @@ class Simulation:
             torch.tensor(arrays[f"slot {name}"]) for name in names if f"slot {name}" in arrays
         )
         self.round, self.virtual, self.rows = facts["round"], facts["virtual"], facts["rows"]
-        self._pace.restore(arrays, facts["pace"], torch.device("cpu"))
+        self._pace.restore(arrays, facts["pace"])
         return True
 
     def _step(self, last: bool) -> bool:
         """One round; True where a callback has had enough."""
         started = time.perf_counter()
-        version = self._pace.advance(self)
-        self.round += 1
-        self.virtual = version.virtual
-        evaluated = self._evaluation is not None and (
-            last or (self.evaluate_every > 0 and self.round % self.evaluate_every == 0)
-        )
-        means: Mapping[str, Tensor] = {}
-        if evaluated and self._evaluation is not None:
-            means = self._evaluation.means(self.flat)
-        took = time.perf_counter() - started
-        self._held.append(_Done(self.round, version, means, took))
+        before = (self.flat, self._slots, self.round, self.virtual), self._pace.mark()
+        try:
+            version = self._pace.advance(self)
+            self.round += 1
+            self.virtual = version.virtual
+            evaluated = self._evaluation is not None and (
+                last or (self.evaluate_every > 0 and self.round % self.evaluate_every == 0)
+            )
+            means: Mapping[str, Tensor] = {}
+            if evaluated and self._evaluation is not None:
+                means = self._evaluation.means(self.flat)
+            took = time.perf_counter() - started
+            self._held.append(_Done(self.round, version, means, took))
+        except BaseException:
+            # a round is complete or has not been
+            (self.flat, self._slots, self.round, self.virtual), mark = before
+            self._pace.return_to(mark)
+            raise
         at_hand = self.engine.device.type == "cpu"
         if at_hand or evaluated or last or len(self._held) >= _HELD_BACK:
             return self._report()
@@ -367,9 +376,15 @@ class Simulation:
             "model": [[p.name, list(p.shape)] for p in self._work.layout.places],
             "recipe": repr(self.recipe),
             "strategy": repr(self.strategy),
-            "selector": repr(self.selector),
+            "selector": _described(self.selector),
             "pace": repr(self._pace.pace),
+            "devices": None if self.clock is None else self.clock.digest(),
         }
+
+
+def _described(item: object) -> str:
+    """What something is, the same in every process: no addresses."""
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(item))
 
 
 def _cohort(cohort: float, clients: int) -> int:

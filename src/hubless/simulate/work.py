@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,11 +37,24 @@ class Work:
 
 @dataclass(frozen=True)
 class Cohort:
-    """Who trains in a round, and what each counts for."""
+    """Who trains in a round, counted from 0, and what each counts for.
+
+    `draw` numbers what is drawn for them, where a round draws more than once.
+    """
 
     round: int
     clients: Ints
     weights: NDArray[np.float64]
+    draw: int = -1
+
+    @property
+    def drawn(self) -> int:
+        """What shuffling and dropout depend on, besides the seed and the client."""
+        return self.round if self.draw < 0 else self.draw
+
+    def part(self, positions: Ints) -> Cohort:
+        """Some of the cohort."""
+        return replace(self, clients=self.clients[positions], weights=self.weights[positions])
 
 
 @dataclass(frozen=True)

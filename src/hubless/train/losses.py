@@ -44,7 +44,7 @@ def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """The squared error, meaned over all but the first dimension."""
-    return (output.reshape(target.shape) - target).square().flatten(1).mean(1)
+    return (output.reshape(target.shape) - target).square().reshape(len(target), -1).mean(1)
 
 
 def _mean_that_counts(each: Tensor, target: Tensor) -> Tensor:

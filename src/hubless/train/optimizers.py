@@ -36,7 +36,10 @@ class Optimizer(Protocol):
     def apply(
         self, values: Tensor, gradient: Tensor, slots: Slots, step: Tensor, lr: Tensor
     ) -> None:
-        """Change the values, and what is remembered, in place; the gradient may be used up."""
+        """Change the values, and what is remembered, in place.
+
+        Never the gradient: several params may share one, such as the two biases of an LSTM.
+        """
         ...
 
 
@@ -61,10 +64,10 @@ class SGD:
         self, values: Tensor, gradient: Tensor, slots: Slots, step: Tensor, lr: Tensor
     ) -> None:
         if self.weight_decay:
-            gradient.add_(values, alpha=self.weight_decay)
+            gradient = gradient + self.weight_decay * values
         if self.momentum:
             velocity = slots[0].mul_(self.momentum).add_(gradient)
-            gradient = gradient.add_(velocity, alpha=self.momentum) if self.nesterov else velocity
+            gradient = gradient + self.momentum * velocity if self.nesterov else velocity
         values.addcmul_(gradient, lr, value=-1.0)
 
 
@@ -86,7 +89,7 @@ class Adam:
         first, second = slots
         step = per_lane(step, values).clamp(min=1)
         if self.weight_decay:
-            gradient.add_(values, alpha=self.weight_decay)
+            gradient = gradient + self.weight_decay * values
         first.lerp_(gradient, 1 - self.beta1)
         second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
         scale = (second / (1 - self.beta2**step)).sqrt_().add_(self.eps)

@@ -64,7 +64,7 @@ class Recipe:
             return examples * self.epochs
         if self.batch is None:
             return examples * self.steps
-        epochs, steps = np.divmod(self.steps, -(-examples // self.batch).clip(min=1))
+        epochs, steps = np.divmod(self.steps, (-(-examples // self.batch)).clip(min=1))
         return np.asarray(epochs * examples + np.minimum(steps * self.batch, examples))
 
     def lr(self, round: int) -> float:
