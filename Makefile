@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check bench soak schedules clean
+.PHONY: demo test check bench bench-cpu study soak schedules clean
 
 demo: .venv/demo
 	$(BIN)/python -m hubless.demo
@@ -23,6 +23,12 @@ check: .venv/dev
 
 bench: .venv/dev
 	$(BIN)/python benchmarks/federate.py
+
+bench-cpu: .venv/dev
+	$(BIN)/python benchmarks/simulate_cpu.py
+
+study: .venv/dev
+	$(BIN)/python -m hubless.study.fedavg --out .cache/study
 
 soak: .venv/dev
 	$(BIN)/python -m tests.support.soak --members 200 --seconds 90

@@ -14,7 +14,6 @@ import subprocess
 import sys
 import tempfile
 import threading
-import venv
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -28,7 +27,8 @@ from hubless.store.metered import Metered
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers"
-PINNED = PEERS / "flwr-serverless.txt"
+sys.path.insert(0, str(PEERS))
+import environments  # noqa: E402
 
 
 class Contender:
@@ -77,27 +77,13 @@ def contenders(args: argparse.Namespace) -> Iterator[dict[str, Contender]]:
     with ExitStack() as stack:
         started = {}
         for name, python, script in (
-            ("flwr-serverless", peer_python(), "flwr_serverless.py"),
+            ("flwr-serverless", environments.python_of("flwr-serverless"), "flwr_serverless.py"),
             ("streaming floor", sys.executable, "streaming_floor.py"),
             ("hubless", sys.executable, "hubless_member.py"),
         ):
             started[name] = Contender(python, script, args)
             stack.callback(started[name].close)
         yield started
-
-
-def peer_python() -> Path:
-    """The interpreter of an environment that has only the peer, made once."""
-    home = ROOT / ".bench" / "flwr-serverless"
-    python = home / "bin" / "python"
-    if not (home / "done").exists():
-        print("setting up an environment for flwr-serverless...", flush=True)
-        venv.create(home, with_pip=True, clear=True)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-        environment = {"PATH": str(home / "bin")}
-        subprocess.run([*pip, "-r", str(PINNED)], check=True, env=environment)
-        (home / "done").touch()
-    return python
 
 
 def synchronous_traffic(args: argparse.Namespace) -> tuple[float, float]:

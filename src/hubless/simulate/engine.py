@@ -29,9 +29,10 @@ logger = logging.getLogger("hubless")
 
 _COMPILE_SECONDS = 60.0
 """Training that would take less than this without being compiled is not worth compiling."""
-_LANE_COUNTS = {"cuda": (8, 32, 128, 256), "cpu": (10,)}
-_TINY = 100_000
-"""On a CPU only models with fewer params than this gain from more than one lane."""
+_LANE_COUNTS = (8, 32, 128, 256)
+_CACHE_BYTES = 8 << 20
+"""On a CPU, lanes gain for as long as their params stay in its cache together."""
+_MOST_CPU_LANES = 64
 
 
 @dataclass(frozen=True)
@@ -168,8 +169,8 @@ class Tuning:
             return plan
         device = self.executor.device.type
         options = [max(lanes, 1)] if device == "cuda" or self.wanted.lanes != "auto" else [1]
-        if device == "cpu" and self.wanted.lanes == "auto" and self._is_tiny():
-            options.append(_LANE_COUNTS["cpu"][0])
+        if device == "cpu" and self.wanted.lanes == "auto" and self._cpu_lanes() > 1:
+            options.append(self._cpu_lanes())
         for option in options:
             candidate = Plan(option, True, self.processes)
             taken = self._measure(candidate)
@@ -188,10 +189,11 @@ class Tuning:
         if self.executor.alone:
             logger.warning("one client at a time: %s", self.executor.alone)
             return best, seconds
-        if device == "cpu" and not self._is_tiny():
-            return best, seconds
+        counts = {min(count, self.cohort) for count in _LANE_COUNTS}
+        if device == "cpu":
+            counts = {self._cpu_lanes()} - {1}
         # from many lanes to few, for as long as fewer are no slower
-        for lanes in sorted({min(count, self.cohort) for count in _LANE_COUNTS[device]})[::-1]:
+        for lanes in sorted(counts, reverse=True):
             taken = self._measure(Plan(lanes))
             if taken is None:
                 continue
@@ -229,8 +231,15 @@ class Tuning:
         if self.executor.device.type == "cuda":
             torch.cuda.synchronize(self.executor.device)
 
-    def _is_tiny(self) -> bool:
-        return self.executor.work.layout.size < _TINY
+    def _cpu_lanes(self) -> int:
+        """So many that their params fit in the cache, and that none idles beside the longest."""
+        work = self.executor.work
+        share = -(-self.cohort // self.processes)
+        offsets = work.population.offsets
+        steps = work.recipe.steps_for(offsets[self.clients + 1] - offsets[self.clients])
+        busy = int(share * steps.mean() // max(steps.max(), 1))
+        most = max(1, min(busy, _MOST_CPU_LANES, _CACHE_BYTES // (4 * work.layout.size)))
+        return -(-share // -(-share // most))
 
     def _can_compile(self) -> bool:
         if (

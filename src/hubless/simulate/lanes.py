@@ -161,7 +161,7 @@ class Lanes:
         if times > len(lengths) / 2 and usual <= _LONGEST_UNROLL:
             self._unrolls = sorted({usual, 1}, reverse=True)
         else:
-            self._unrolls = [8, 4, 2, 1]
+            self._unrolls = [4, 1]
 
     def _advance(
         self, rows: Tensor, shares: Tensor, step: Tensor, at: int, length: int, masked: bool
@@ -202,6 +202,7 @@ class Lanes:
                 descend(recipe, params, gradients, slots, anchors, step[i], lr, masked=masked)
 
         if self.compiled:
+            _compile_here(self.device)
             steps = torch.compile(steps, dynamic=False, fullgraph=True)
 
         def bound(rows: Tensor, shares: Tensor, step: Tensor) -> None:
@@ -261,6 +262,14 @@ class Lanes:
         finally:
             torch._foreach_copy_(state, before)
         return graph
+
+
+def _compile_here(device: torch.device) -> None:
+    """On a CPU, compile in this process: the compiler's helpers do not survive being forked."""
+    if device.type == "cpu":
+        import torch._inductor.config
+
+        torch._inductor.config.compile_threads = 1
 
 
 def _is_halved(module: nn.Module, place: Place, recipe: Recipe) -> bool:
