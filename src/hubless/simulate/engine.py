@@ -156,6 +156,9 @@ class Tuning:
         work = executor.work
         self.params = work.layout.flatten(work.task.module).to(executor.device)
         self.clients = _sample(work, max(cohort, 4))
+        offsets = work.population.offsets
+        self.steps = work.recipe.steps_for(offsets[self.clients + 1] - offsets[self.clients])
+        self.share = -(-cohort // processes)
 
     def best(self) -> Plan:
         """The fastest plan for a run as long as this one."""
@@ -204,7 +207,11 @@ class Tuning:
 
     def _measure(self, plan: Plan, most: int = 0) -> float | None:
         """Seconds per client run like this, or None where it cannot be done."""
-        clients = self.clients[: most or max(2 * plan.lanes, 4)]
+        count = most or max(2 * plan.lanes, 4)
+        if self.steps.max() > 2 * self.steps.min():
+            # a few of very unequal clients say little about how a whole share packs
+            count = max(count, self.share)
+        clients = self.clients[:count]
         cohort = Cohort(0, clients, np.full(len(clients), 1 / len(clients)))
         try:
             running = self.executor.build(plan)
@@ -233,13 +240,10 @@ class Tuning:
 
     def _cpu_lanes(self) -> int:
         """So many that their params fit in the cache, and that none idles beside the longest."""
-        work = self.executor.work
-        share = -(-self.cohort // self.processes)
-        offsets = work.population.offsets
-        steps = work.recipe.steps_for(offsets[self.clients + 1] - offsets[self.clients])
-        busy = int(share * steps.mean() // max(steps.max(), 1))
-        most = max(1, min(busy, _MOST_CPU_LANES, _CACHE_BYTES // (4 * work.layout.size)))
-        return -(-share // -(-share // most))
+        busy = int(self.share * self.steps.mean() // max(self.steps.max(), 1))
+        fitting = _CACHE_BYTES // (4 * self.executor.work.layout.size)
+        most = max(1, min(busy, _MOST_CPU_LANES, fitting))
+        return -(-self.share // -(-self.share // most))
 
     def _can_compile(self) -> bool:
         if (
