@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Iterator
@@ -59,7 +60,13 @@ def _running(job: Work, processes: int, lanes: int = 0) -> Iterator[Processes]:
 
 
 def _workers() -> list[psutil.Process]:
-    return psutil.Process().children()
+    """Forks of this process; other tests' servers are its children too."""
+    mine, found = psutil.Process().cmdline(), []
+    for child in psutil.Process().children():
+        # one that has just been killed may be gone by now
+        with contextlib.suppress(psutil.NoSuchProcess):
+            found += [child] if child.cmdline() == mine else []
+    return found
 
 
 @pytest.mark.parametrize("lanes", [0, 3])

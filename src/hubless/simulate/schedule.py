@@ -108,7 +108,8 @@ def lay_out(
     at = begin[who] + number * per_step[who] + (inner if recipe.batch is None else 0)
     share = 1.0 / np.minimum(batch, sizes[who] - (place // batch) * batch)
     # what fills a batch up must be the client's own: another's may not even be finite
-    own = begun[client] if population.rows is None else population.rows[begun[client]]
+    own = np.minimum(begun[client], population.examples - 1)
+    own = own if population.rows is None else population.rows[own]
     rows = np.repeat(own[:, :, None], width, 2)
     shares = np.zeros((ticks, lanes, width), np.float32)
     spot = (at[kept], lane[who[kept]], slot[kept])

@@ -118,9 +118,9 @@ def test_the_cache_folder_is_that_of_the_environment(
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.delenv("HUBLESS_CACHE", raising=False)
-    assert base.cache_folder("x") == tmp_path / ".cache" / "hubless" / "decoded" / "x"
+    assert base.cache_folder("x") == tmp_path / ".cache" / "hubless" / "x"
     monkeypatch.setenv("HUBLESS_CACHE", str(tmp_path / "c"))
-    assert base.cache_folder("x") == tmp_path / "c" / "decoded" / "x"
+    assert base.cache_folder("x") == tmp_path / "c" / "x"
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
