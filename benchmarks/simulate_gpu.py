@@ -13,6 +13,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,23 +27,10 @@ from hubless.simulate.engine import LocalExecutor, Plan
 from hubless.simulate.work import Cohort, Work
 from hubless.train.losses import accuracy, cross_entropy
 
+sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
+from workloads import Characters, convolutions
+
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-
-
-def small_cnn() -> nn.Module:
-    return nn.Sequential(
-        nn.Conv2d(3, 32, 3),
-        nn.ReLU(),
-        nn.Conv2d(32, 64, 3),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Dropout(0.25),
-        nn.Flatten(),
-        nn.Linear(12544, 128),
-        nn.ReLU(),
-        nn.Dropout(0.5),
-        nn.Linear(128, 10),
-    )
 
 
 def as_floats(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -55,7 +43,7 @@ def run_cifar10(args: argparse.Namespace, engine: hubless.Local, seed: int) -> d
     torch.manual_seed(seed)
     started = time.perf_counter()
     simulation = hubless.Simulation(
-        hubless.Task(small_cnn(), metrics={"accuracy": accuracy}, prepare=as_floats),
+        hubless.Task(convolutions(), metrics={"accuracy": accuracy}, prepare=as_floats),
         people,
         recipe=hubless.Recipe(hubless.SGD(0.1), batch=10, precision=args.precision),
         cohort=50,
@@ -69,19 +57,6 @@ def run_cifar10(args: argparse.Namespace, engine: hubless.Local, seed: int) -> d
     result = simulation.rows[-1]["accuracy"]
     print(f"{engine}: {args.rounds} rounds in {took:.1f} s, accuracy {result:.4f}", flush=True)
     return {"seconds": took, "accuracy": result}
-
-
-class Characters(nn.Module):
-    """The character LSTM of the FedAvg paper: embedding 8, two layers of 256."""
-
-    def __init__(self, vocabulary: int = 90) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, 8)
-        self.lstm = nn.LSTM(8, 256, 2, batch_first=True)
-        self.head = nn.Linear(256, vocabulary)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.lstm(self.embedding(x))[0])
 
 
 def small_bert() -> nn.Module:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,7 @@ from torch import Tensor, nn
 from hubless.errors import TaskError
 from hubless.simulate import engine
 from hubless.simulate.engine import Local, LocalExecutor, Plan
+from hubless.simulate.work import Cohort
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
@@ -74,7 +76,13 @@ def test_a_module_with_a_constant_buffer_can_share_lanes() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return self.linear(x * self.scale)
 
-    _executor(Scaled()).build(Plan(3))
+    executor = _executor(Scaled())
+    start = executor.work.layout.flatten(executor.work.task.module)
+    cohort = Cohort(0, np.arange(3), np.full(3, 1 / 3))
+    alone, together = (executor.build(Plan(lanes)).run(start, cohort).total for lanes in (0, 3))
+    assert alone is not None and together is not None
+    assert (alone - together).abs().max() < 1e-5
+    assert torch.allclose(together[-4:], torch.full((4,), 0.5))
 
 
 @pytest.mark.usefixtures("fresh_cache")
