@@ -5,6 +5,7 @@ HublessError
 ├── DataError               data that is not there, or not what it should be
 ├── TaskError               a model, loss, metric or recipe that cannot be trained as given
 ├── SelectionError          a selector that was asked for, or gave, something impossible
+│   └── Shortage            more clients were asked for than can be picked
 ├── ClientFailed            one simulated client's training raised
 │   └── Diverged            its loss or params are no longer finite
 ├── StoreError              a store said no, or nothing
@@ -25,6 +26,8 @@ HublessError
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class HublessError(Exception):
     """The root: catch this to catch everything hubless raises on purpose."""
@@ -44,6 +47,17 @@ class TaskError(HublessError):
 
 class SelectionError(HublessError):
     """A selector was asked for, or gave, something impossible."""
+
+
+class Shortage(SelectionError):
+    """More clients were asked for than can be picked; `eligible` are those who can."""
+
+    def __init__(self, message: str, eligible: Sequence[int]) -> None:
+        super().__init__(message, eligible)
+        self.eligible = eligible
+
+    def __str__(self) -> str:
+        return str(self.args[0])
 
 
 class ClientFailed(HublessError):

@@ -152,6 +152,7 @@ class Trained(Event):
     """A simulated round is over: who trained, how it went, what it would have cost.
 
     `skipped` had no data and `dropped` came too late; `virtual` is the clients' clock in seconds.
+    `valuations` is what the cohort said training them is worth, where they were asked.
     """
 
     client: str = "simulation"
@@ -164,6 +165,7 @@ class Trained(Event):
     bytes_up: int
     seconds: float
     virtual: float
+    valuations: list[float] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

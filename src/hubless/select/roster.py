@@ -2,24 +2,142 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Hashable
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
+
+from hubless.errors import Shortage
+from hubless.events import Event, Trained
 
 Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+T = TypeVar("T")
+
+_COLUMNS: dict[str, tuple[type, Any]] = {
+    "examples": (np.int64, 0),
+    "valuation": (np.float64, np.nan),
+    "valued": (np.int32, -1),
+    "selected": (np.int32, 0),
+    "last_selected": (np.int32, -1),
+    "last_seen": (np.int32, -1),
+    "availability": (np.float64, 1.0),
+    "speed": (np.float64, 1.0),
+}
 
 
-@dataclass(frozen=True)
 class Roster:
-    """One column per fact; whoever is not `available` must not be picked."""
+    """One column per fact, one place per client; `round` is the one that is being picked for.
+
+    `examples` is how much data clients have, `valuation` what training them is worth (NaN for
+    one that never said) and `valued` the round it is from; `selected` counts how often they were
+    picked and `last_selected` says when; `last_seen` is the last round they answered in, -1 for
+    never. `availability` is the share of time they can be reached and `speed` how many examples
+    they do in a second. Whoever is not `available` right now must not be picked; None is all.
+
+    Columns that nobody asked for take no memory. They are read like attributes and changed by
+    `put`, so that what selectors derive from them is known to be old.
+
+    >>> roster = Roster([5, 0, 7])
+    >>> roster.record_selected(np.array([2]))
+    >>> roster.selected, roster.last_selected
+    (array([0, 0, 1], dtype=int32), array([-1, -1,  0], dtype=int32))
+    """
 
     examples: Ints
-    available: NDArray[np.bool_] | None = None
+    valuation: Floats
+    valued: NDArray[np.int32]
+    selected: NDArray[np.int32]
+    last_selected: NDArray[np.int32]
+    last_seen: NDArray[np.int32]
+    availability: Floats
+    speed: Floats
+
+    def __init__(
+        self,
+        examples: ArrayLike,
+        available: Mask | None = None,
+        *,
+        availability: ArrayLike | None = None,
+        speed: ArrayLike | None = None,
+        round: int = 0,
+    ) -> None:
+        self.available, self.round = available, round
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._changes = dict.fromkeys(_COLUMNS, 0)
+        self._derived: dict[Hashable, tuple[tuple[int, ...], Any]] = {}
+        self._columns["examples"] = np.asarray(examples, np.int64)
+        given = {"availability": availability, "speed": speed}
+        for name, values in given.items():
+            if values is not None:
+                self.put(name, slice(None), values)
 
     def __len__(self) -> int:
-        return len(self.examples)
+        return len(self._columns["examples"])
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name not in _COLUMNS:
+            raise AttributeError(f"a roster has no column {name!r}: it has {sorted(_COLUMNS)}")
+        if name not in self._columns:
+            dtype, usual = _COLUMNS[name]
+            self._columns[name] = np.full(len(self), usual, dtype)
+        return self._columns[name]
+
+    def knows(self, name: str) -> bool:
+        """Whether a column was ever written or read: any other holds its usual value throughout."""
+        return name in self._columns
+
+    def put(self, name: str, clients: Ints | slice, values: ArrayLike) -> None:
+        """Change some clients' values of a column."""
+        getattr(self, name)[clients] = values
+        self._changes[name] += 1
+
+    def record_selected(self, clients: Ints) -> None:
+        """Clients were picked for the current round."""
+        self.selected[clients] += 1
+        self._changes["selected"] += 1
+        self.put("last_selected", clients, self.round)
+
+    def record_seen(self, clients: Ints, valuations: ArrayLike | None = None) -> None:
+        """Clients answered in the current round, and may have said what training them is worth."""
+        self.put("last_seen", clients, self.round)
+        if valuations is not None:
+            self.put("valuation", clients, valuations)
+            self.put("valued", clients, self.round)
+
+    def hear(self, event: Event) -> None:
+        """Keep up with a run, live or from its log: a roster may listen to events."""
+        if isinstance(event, Trained):
+            self.round = event.round - 1
+            clients = np.asarray(event.cohort, np.int64)
+            self.record_selected(clients)
+            self.record_seen(clients, event.valuations)
+            self.round = event.round
+
+    def derive(self, key: Hashable, columns: tuple[str, ...], build: Callable[[], T]) -> T:
+        """What `build` makes of these columns, made again only where one of them changed.
+
+        Selectors stay pure functions; what they need to be fast is kept here, one value per key.
+        """
+        changes = tuple(self._changes[name] for name in columns)
+        known = self._derived.get(key)
+        if known is None or known[0] != changes:
+            # the old goes first: there need not be room for both
+            self._derived.pop(key, None)
+            known = (changes, build())
+            self._derived[key] = known
+        return cast(T, known[1])
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All columns that were ever used but `examples`, for a checkpoint."""
+        return {name: column for name, column in self._columns.items() if name != "examples"}
+
+    def restore(self, columns: dict[str, NDArray[Any]]) -> None:
+        """Put back what `state` gave."""
+        for name, values in columns.items():
+            self.put(name, slice(None), values)
 
 
 class Selector(Protocol):
@@ -28,3 +146,27 @@ class Selector(Protocol):
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
         """`k` different clients, by their place in the roster."""
         ...
+
+
+def there(roster: Roster) -> Ints:
+    """Those who are available, by their place."""
+    if roster.available is None:
+        return np.arange(len(roster))
+    return np.flatnonzero(roster.available)
+
+
+def refuse_shortage(roster: Roster, k: int, eligible: Ints | None = None) -> None:
+    """Raise where fewer than `k` can be picked: of those available, or of `eligible` ones."""
+    if eligible is None:
+        if k <= (len(roster) if roster.available is None else roster.available.sum()):
+            return
+        eligible = there(roster)
+    if k <= len(eligible):
+        return
+    if roster.available is None and len(eligible) == len(roster):
+        found = f"there are {len(roster)}"
+    elif roster.available is not None and len(eligible) == roster.available.sum():
+        found = f"{len(eligible)} of {len(roster)} are available"
+    else:
+        found = f"{len(eligible)} of {len(roster)} can be picked"
+    raise Shortage(f"{k} clients were asked for, and {found}", eligible.tolist())

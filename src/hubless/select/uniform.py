@@ -6,8 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubless.errors import SelectionError
-from hubless.select.roster import Ints, Roster
+from hubless.select.roster import Ints, Roster, refuse_shortage, there
 
 
 @dataclass(frozen=True)
@@ -22,13 +21,7 @@ class Uniform:
     """
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+        refuse_shortage(roster, k)
         if roster.available is None:
-            if k > len(roster):
-                raise SelectionError(f"{k} clients were asked for, and there are {len(roster)}")
             return rng.choice(len(roster), k, replace=False, shuffle=False)
-        there = np.flatnonzero(roster.available)
-        if k > len(there):
-            raise SelectionError(
-                f"{k} clients were asked for, and {len(there)} of {len(roster)} are available"
-            )
-        return np.asarray(rng.choice(there, k, replace=False, shuffle=False))
+        return np.asarray(rng.choice(there(roster), k, replace=False, shuffle=False))
