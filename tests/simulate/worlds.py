@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 from collections.abc import Sequence
@@ -58,8 +59,10 @@ class Deadly(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         if os.getpid() != self.spared:
             for path in sorted(self.folder.iterdir()):
-                path.unlink()
-                os.kill(os.getpid(), signal.SIGKILL)
+                # of two that see the file, one takes it
+                with contextlib.suppress(FileNotFoundError):
+                    path.unlink()
+                    os.kill(os.getpid(), signal.SIGKILL)
         return self.linear(x)
 
 

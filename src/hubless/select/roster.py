@@ -148,6 +148,16 @@ class Selector(Protocol):
         ...
 
 
+class Unbiased(Selector, Protocol):
+    """A selector that knows its inclusion probabilities, and wants them made up for."""
+
+    unbiased: bool
+
+    def inclusion(self, roster: Roster, k: int) -> Floats:
+        """How likely each client of the roster is among the `k`."""
+        ...
+
+
 def there(roster: Roster) -> Ints:
     """Those who are available, by their place."""
     if roster.available is None:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubless.errors import DataError
+from hubless.errors import DataError, ParamsError
 from hubless.signature import Signature
 from hubless.store import codec
 
@@ -59,6 +59,6 @@ def read(folder: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
         if codec.digest(metadata["facts"].encode()) != metadata["digest"]:
             raise ValueError("its header does not match its digest")
         said = json.loads(metadata["facts"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, ParamsError) as error:
         raise DataError(f"{path} cannot be used: {error}") from None
     return signature.unpack(np.frombuffer(body, np.uint8)), said

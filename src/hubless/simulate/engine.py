@@ -23,6 +23,7 @@ from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
+from hubless.simulate.valuing import Valuing
 from hubless.simulate.work import Cohort, Engine, Ints, Outcome, Work, to_tensors
 
 logger = logging.getLogger("hubless")
@@ -100,6 +101,7 @@ class LocalExecutor:
         self.plan = Plan(0)
         self.alone = why_alone(work, self.data)
         self._running: Lanes | Plain | None = None
+        self._valuing = None if work.value is None else Valuing(work, self.data, device)
 
     def adopt(self, plan: Plan) -> None:
         """Run like this from now on."""
@@ -108,7 +110,9 @@ class LocalExecutor:
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
         if self._running is None:
             self._running = self.build(self.plan)
-        return self._running.run(params, cohort, each=each)
+        if self._valuing is None:
+            return self._running.run(params, cohort, each=each)
+        return self._valuing.run(self._running, params, cohort, each=each)
 
     def build(self, plan: Plan) -> Lanes | Plain:
         """What runs clients as planned."""

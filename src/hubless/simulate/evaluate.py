@@ -1,8 +1,13 @@
-"""How well params do on data that nobody trains on."""
+"""How well params do, example by example: on test data, and on what clients are about to train on.
+
+Never in lanes: it is one set of params for all.
+"""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -15,50 +20,63 @@ from hubless.simulate.local import autocast, tf32
 from hubless.simulate.work import to_tensors
 from hubless.train.layout import Layout
 from hubless.train.recipe import Recipe
-from hubless.train.task import Task
+from hubless.train.task import Batch, Task
 
 _BATCH = 2000
+Measure = Callable[[Any, Batch], dict[str, Tensor]]
+
+
+class Forward:
+    """A module on a device that is only looked at, in the precision that a recipe trains in."""
+
+    def __init__(self, task: Task, device: torch.device, recipe: Recipe) -> None:
+        self.task, self.device, self.recipe = task, device, recipe
+        self.layout = Layout.of(task.module)
+        self.module = copy.deepcopy(task.module).to(device).eval()
+        if device.type == "cuda":
+            # how cuDNN likes its convolutions
+            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+
+    def look(
+        self, params: Tensor, data: Mapping[str, Tensor], rows: Tensor, measure: Measure
+    ) -> dict[str, Tensor]:
+        """What is measured of the module's output on these rows, batch by batch."""
+        self.layout.load(self.module, params)
+        parts: list[dict[str, Tensor]] = []
+        with (
+            torch.inference_mode(),
+            autocast(self.recipe, self.device),
+            tf32(self.recipe.precision == "tf32"),
+        ):
+            for some in torch.split(rows, _BATCH):
+                batch = self.task.prepared({name: column[some] for name, column in data.items()})
+                parts.append(measure(self.task.output(self.module, batch), batch))
+        return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}
 
 
 class Evaluation:
-    """A test population on a device; per-example losses and metrics of any params.
-
-    In the precision that a recipe trains in.
-    """
+    """A test population on a device; per-example losses and metrics of any params."""
 
     def __init__(
         self, task: Task, test: Population, device: torch.device, recipe: Recipe | None = None
     ) -> None:
         if not test.examples:
             raise DataError("there are no examples to evaluate on")
-        self.task, self.test, self.device = task, test, device
-        self.layout = Layout.of(task.module)
-        self._recipe = recipe or Recipe()
-        self._module = copy.deepcopy(task.module).to(device).eval()
-        if device.type == "cuda":
-            # how cuDNN likes its convolutions
-            self._module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.task, self.test = task, test
+        self._forward = Forward(task, device, recipe or Recipe())
         self._data = to_tensors(test, task.columns, device)
         rows = np.arange(test.examples) if test.rows is None else np.asarray(test.rows)
         self._rows = torch.from_numpy(rows).to(device)
 
     def values(self, params: Tensor) -> dict[str, Tensor]:
         """Loss and metrics of every example, in client order."""
-        self.layout.load(self._module, params)
-        parts: dict[str, list[Tensor]] = {"loss": [], **{name: [] for name in self.task.metrics}}
-        recipe = self._recipe
-        with (
-            torch.inference_mode(),
-            autocast(recipe, self.device),
-            tf32(recipe.precision == "tf32"),
-        ):
-            for rows in torch.split(self._rows, _BATCH):
-                batch = self.task.prepared({n: c[rows] for n, c in self._data.items()})
-                output = self.task.output(self._module, batch)
-                targets = [batch[name] for name in self.task.targets]
-                for name, measure in {"loss": self.task.loss, **self.task.metrics}.items():
-                    parts[name].append(measure(output, *targets).float())
-        return {name: torch.cat(values) for name, values in parts.items()}
+        measures = {"loss": self.task.loss, **self.task.metrics}
+
+        def measure(output: Any, batch: Batch) -> dict[str, Tensor]:
+            targets = [batch[name] for name in self.task.targets]
+            return {name: of(output, *targets).float() for name, of in measures.items()}
+
+        return self._forward.look(params, self._data, self._rows, measure)
 
     def means(self, params: Tensor) -> dict[str, Tensor]:
         """Loss and metrics over all examples, still on the device."""

@@ -18,12 +18,14 @@ from torch import Tensor
 
 from hubless.errors import SelectionError
 from hubless.rng import stream
-from hubless.select.roster import Roster
+from hubless.select.roster import Selector, Unbiased
 from hubless.simulate.clock import Buffered, Clock, Pace, keep_in_time
 from hubless.simulate.work import Cohort, Ints
 
 if TYPE_CHECKING:
     from hubless.simulate.simulation import Simulation
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -33,10 +35,11 @@ class Version:
     clients: Ints
     examples: Ints
     losses: Tensor | None
-    asked: int
+    picked: Ints
     skipped: int
     dropped: int
     virtual: float
+    values: Tensor | None = None
 
 
 def pick(
@@ -47,7 +50,8 @@ def pick(
     available = clock.available(turn) if clock is not None else None
     if free is not None:
         available = free if available is None else available & free
-    roster = Roster(simulation.sizes, available)
+    roster = simulation.roster
+    roster.available, roster.round = available, turn
     if available is not None:
         count = min(count, int(available.sum()))
     picked = np.asarray(simulation.selector(roster, count, stream(simulation.seed, "select", turn)))
@@ -76,6 +80,28 @@ def pick(
     return picked.astype(np.int64)
 
 
+def is_unbiased(selector: Selector) -> bool:
+    """Whether clients are to be weighed by the inverse of their inclusion probabilities."""
+    return bool(getattr(selector, "unbiased", False))
+
+
+def weigh(simulation: Simulation, clients: Ints, picked: int) -> Floats:
+    """What each client of a cohort counts for.
+
+    As the strategy has it, summing to one; or, for a selector that is to be unbiased, each with
+    its share of the whole population over its inclusion probability (Horvitz and Thompson, 1952),
+    so that the expected sum is what training everybody would give.
+    """
+    strategy, sizes = simulation.strategy, simulation.sizes
+    if not is_unbiased(simulation.selector):
+        return strategy.weights(sizes[clients].tolist(), [0] * len(clients))
+    selector = cast(Unbiased, simulation.selector)
+    everyone = strategy.weighting(sizes.astype(float), np.zeros(len(sizes)), None)
+    everyone = np.where(sizes > 0, everyone, 0.0)
+    included = selector.inclusion(simulation.roster, picked)[clients]
+    return np.asarray(everyone[clients] / (everyone.sum() * included))
+
+
 class Synchronous:
     """Everybody starts from the newest version, and it waits for those that count."""
 
@@ -97,14 +123,16 @@ class Synchronous:
             dropped, clients = len(clients) - len(kept), clients[kept]
             virtual += seconds
         examples = simulation.sizes[clients]
-        losses = None
+        losses = values = None
         if len(clients):
-            losses = self._train(simulation, clients, examples)
-        return Version(clients, examples, losses, len(picked), skipped, dropped, virtual)
+            weights = weigh(simulation, clients, len(picked))
+            losses, values = self._train(simulation, clients, weights)
+        return Version(clients, examples, losses, picked, skipped, dropped, virtual, values)
 
-    def _train(self, simulation: Simulation, clients: Ints, examples: Ints) -> Tensor:
+    def _train(
+        self, simulation: Simulation, clients: Ints, weights: Floats
+    ) -> tuple[Tensor, Tensor | None]:
         strategy, engine = simulation.strategy, simulation.engine
-        weights = strategy.weights(examples.tolist(), [0] * len(clients))
         cohort = Cohort(simulation.round, clients, weights)
         reducer = strategy.reducer
         outcome = engine.run(simulation.flat, cohort, each=not reducer.streaming)
@@ -116,8 +144,11 @@ class Synchronous:
             for params, weight in zip(each, weights.tolist(), strict=True):
                 total = reducer.add(total, params, weight)
             reduced = cast(Tensor, reducer.finish(total))
+        if (rest := 1.0 - float(weights.sum())) and is_unbiased(simulation.selector):
+            # weights are an estimate of shares, and what they leave over stays where it is
+            reduced = reduced + rest * simulation.flat
         simulation.arrive(reduced)
-        return outcome.losses
+        return outcome.losses, outcome.values
 
     def mark(self) -> tuple[Any, ...]:
         """Nothing to come back to."""
@@ -143,6 +174,9 @@ class Flight:
     arrival: float
 
 
+_LEARNED = ("learned", "learned losses", "learned values")
+
+
 class Asynchronous:
     """A fixed number of clients are always training, each from the version it found.
 
@@ -155,16 +189,16 @@ class Asynchronous:
         self._flights: dict[int, Flight] = {}
         self._queue: list[tuple[float, int]] = []
         self._fresh: list[int] = []
-        self._learned: dict[int, tuple[Tensor, Tensor]] = {}
+        self._learned: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
         self._asked = 0
 
     def advance(self, simulation: Simulation) -> Version:
         """Go on until enough updates have arrived to make a version of."""
         arrived: list[int] = []
         flights: list[Flight] = []
-        virtual, asked = simulation.virtual, 0
+        virtual, asked = simulation.virtual, [np.zeros(0, np.int64)]
         while len(arrived) < self.pace.buffer:
-            asked += self._ask(simulation, virtual)
+            asked.append(self._ask(simulation, virtual))
             if not self._queue:
                 raise SelectionError("no client with data can be reached, and none is training")
             if self._queue[0][1] in self._fresh:
@@ -173,15 +207,16 @@ class Asynchronous:
             arrived.append(place)
             flights.append(self._flights.pop(place))
         self._train(simulation)
-        learned, losses = zip(*(self._learned.pop(place) for place in arrived), strict=True)
+        learned, losses, values = zip(*(self._learned.pop(place) for place in arrived), strict=True)
         clients = np.array([flight.client for flight in flights])
         examples = simulation.sizes[clients]
         staleness = [simulation.round - flight.version for flight in flights]
         simulation.arrive(self._reduce(simulation, learned, examples, staleness))
-        lost = torch.stack([loss.cpu() for loss in losses])
-        return Version(clients, examples, lost, asked, 0, 0, virtual)
+        lost, worth = (torch.stack([each.cpu() for each in those]) for those in (losses, values))
+        known = None if simulation.value is None else worth
+        return Version(clients, examples, lost, np.concatenate(asked), 0, 0, virtual, known)
 
-    def _ask(self, simulation: Simulation, now: float) -> int:
+    def _ask(self, simulation: Simulation, now: float) -> Ints:
         """Have as many clients training as there should be, of those that can be reached."""
         clock = cast(Clock, simulation.clock)
         free = simulation.sizes > 0
@@ -197,7 +232,7 @@ class Asynchronous:
             self._asked += 1
         # where nobody could be reached, the next try is another draw
         self._asked += not len(clients)
-        return len(clients)
+        return clients
 
     def _train(self, simulation: Simulation) -> None:
         """Train all that started from the current version, in one go."""
@@ -211,8 +246,9 @@ class Asynchronous:
         each = cast(Tensor, outcome.each)
         if self.pace.adding == "deltas":
             each = each - simulation.flat
-        for place, learned, loss in zip(self._fresh, each, outcome.losses, strict=True):
-            self._learned[place] = (learned, loss)
+        values = torch.zeros(len(each)) if outcome.values is None else outcome.values
+        for place, *found in zip(self._fresh, each, outcome.losses, values, strict=True):
+            self._learned[place] = cast("tuple[Tensor, Tensor, Tensor]", tuple(found))
         self._fresh = []
 
     def _reduce(
@@ -254,8 +290,8 @@ class Asynchronous:
             return {}, facts
         learned = [self._learned[place] for place in places]
         arrays = {
-            "learned": torch.stack([values.cpu() for values, _ in learned]).numpy(),
-            "learned losses": torch.stack([loss.cpu() for _, loss in learned]).numpy(),
+            name: torch.stack([found[i].cpu() for found in learned]).numpy()
+            for i, name in enumerate(_LEARNED)
         }
         return arrays, facts
 
@@ -266,6 +302,5 @@ class Asynchronous:
         self._queue = sorted((flight.arrival, place) for place, flight in self._flights.items())
         self._fresh = []
         for i, place in enumerate(self._flights):
-            values = torch.tensor(arrays["learned"][i])
-            loss = torch.tensor(arrays["learned losses"][i])
-            self._learned[place] = (values, loss)
+            learned, loss, value = (torch.tensor(arrays[name][i]) for name in _LEARNED)
+            self._learned[place] = (learned, loss, value)

@@ -86,11 +86,12 @@ class _Worker:
                 continue
             if isinstance(answer, _Failure):
                 raise answer.error
-            losses, kept = answer
+            losses, kept, values = answer
             return Outcome(
                 None if each else self._total.clone(),
                 None if kept is None else torch.from_numpy(kept),
                 torch.from_numpy(losses),
+                None if values is None else torch.from_numpy(values),
             )
 
     def stop(self) -> None:
@@ -142,7 +143,8 @@ class _Worker:
                 if outcome.total is not None:
                     self._total.copy_(outcome.total)
                 kept = None if outcome.each is None else outcome.each.numpy()
-                pipe.send((outcome.losses.numpy(), kept))
+                values = None if outcome.values is None else outcome.values.numpy()
+                pipe.send((outcome.losses.numpy(), kept, values))
             except Exception as error:
                 pipe.send(_Failure(error, share.round + 1))
 
@@ -168,18 +170,21 @@ def split(work: Any, clients: Ints, parts: int) -> list[Ints]:
 def merge(outcomes: list[Outcome], parts: list[Ints], clients: int) -> Outcome:
     """Partial outcomes as one: sums added, and what is per client put where it belongs."""
     losses = torch.zeros(clients)
-    each = None
+    each = values = None
     for outcome, part in zip(outcomes, parts, strict=True):
         where = torch.from_numpy(part)
         losses[where] = outcome.losses.cpu()
         if outcome.each is not None:
             each = torch.zeros(clients, outcome.each.shape[1]) if each is None else each
             each[where] = outcome.each.cpu()
+        if outcome.values is not None:
+            values = torch.zeros(clients) if values is None else values
+            values[where] = outcome.values.cpu()
     total = outcomes[0].total
     for outcome in outcomes[1:]:
         if total is not None and outcome.total is not None:
             total.add_(outcome.total)
-    return Outcome(total, each, losses)
+    return Outcome(total, each, losses, values)
 
 
 def _shared(size: int) -> Tensor:

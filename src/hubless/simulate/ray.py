@@ -9,7 +9,7 @@ import logging
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor
@@ -91,7 +91,7 @@ class RayEngine:
         exceptions = self._ray.exceptions
         while True:
             try:
-                total, kept, losses = self._ray.get(answer)
+                arrays = self._ray.get(answer)
             except exceptions.RayTaskError as error:
                 cause = error.cause if isinstance(error.cause, ClientFailed) else None
                 said = f"{cause or error}\nIn a worker:\n{error}"
@@ -107,8 +107,10 @@ class RayEngine:
                 self._workers[i] = self._actor.remote(self._shared)
                 answer = self._workers[i].run.remote(shared, self.plan, share, each)
                 continue
-            tensors = [None if a is None else torch.tensor(a) for a in (total, kept)]
-            return Outcome(tensors[0], tensors[1], torch.tensor(losses))
+            total, kept, losses, values = (
+                None if array is None else torch.tensor(array) for array in arrays
+            )
+            return Outcome(total, kept, cast(Tensor, losses), values)
 
     def describe(self) -> Mapping[str, Any]:
         return {**asdict(self.plan), "workers": len(self._workers), "device": "ray"}
@@ -133,12 +135,11 @@ class _Worker:
         """How the work is run fastest here."""
         return local.plan(self._executor, cohort, rounds)
 
-    def run(self, params: Any, plan: Plan, share: Cohort, each: bool) -> tuple[Any, Any, Any]:
+    def run(self, params: Any, plan: Plan, share: Cohort, each: bool) -> tuple[Any, ...]:
         """Train a share of the cohort."""
         if plan != self._executor.plan:
             self._executor.adopt(plan)
         start = torch.tensor(params, device=self._executor.device)
         outcome = self._executor.run(start, share, each=each)
-        arrays = (outcome.total, outcome.each, outcome.losses)
-        total, kept, losses = (None if a is None else a.cpu().numpy() for a in arrays)
-        return total, kept, losses
+        arrays = (outcome.total, outcome.each, outcome.losses, outcome.values)
+        return tuple(None if array is None else array.cpu().numpy() for array in arrays)

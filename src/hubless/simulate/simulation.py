@@ -17,22 +17,27 @@ from torch import Tensor
 from hubless.data.population import Population
 from hubless.errors import DataError, Diverged, SelectionError
 from hubless.events import Ended, Events, Listener, Started, Trained, to_file
-from hubless.select.roster import Selector
+from hubless.rng import stream
+from hubless.select.roster import Roster, Selector
 from hubless.select.uniform import Uniform
 from hubless.simulate import checkpoint
 from hubless.simulate.callbacks import Callback, Checkpoint
 from hubless.simulate.clock import Buffered, Clock, Devices, Pace
 from hubless.simulate.engine import Local
 from hubless.simulate.evaluate import Evaluation
-from hubless.simulate.pace import Asynchronous, Synchronous, Version
+from hubless.simulate.pace import Asynchronous, Synchronous, Version, is_unbiased
 from hubless.simulate.work import Engine, Work, to_tensors
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedavg import FedAvg
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
+from hubless.train.values import LossOverRoot, Value
 
 if TYPE_CHECKING:
     import polars
+
+    from hubless.privacy.ledger import Ledger
+    from hubless.privacy.mechanisms import Mechanism
 
 _HELD_BACK = 10
 """On a GPU, reading a loss waits for it: so many rounds are reported at once."""
@@ -54,15 +59,19 @@ class _Done:
     version: Version
     means: Mapping[str, Tensor]
     seconds: float
+    valuations: NDArray[np.float64] | None
+    epsilon: float
 
 
 class Simulation:
     """Trains a task over a population, a cohort per round.
 
     `cohort` is how many clients train in a round (a share of all, below 1). `test` is evaluated
-    every `evaluate_every` rounds. `devices` gives clients speeds and a virtual clock; `pace`
-    says whether rounds wait for stragglers (`Pace`) or not at all (`Buffered`). `events` is a
-    file for JSON lines, or listeners. The same seed gives the same result.
+    every `evaluate_every` rounds. `value` is what clients say training them is worth, for
+    selectors that look at it, and `private` the noise that they add. `devices` gives clients speeds
+    and a virtual clock; `pace` says whether rounds wait for stragglers (`Pace`) or not at all
+    (`Buffered`). `events` is a file for JSON lines, or listeners. The same seed gives the same
+    result. What is known of every client is in `roster`.
 
     >>> from torch import nn
     >>> from hubless.train.optimizers import SGD
@@ -84,6 +93,8 @@ class Simulation:
         recipe: Recipe | None = None,
         strategy: Strategy | None = None,
         selector: Selector | None = None,
+        value: Value | None = None,
+        private: Mechanism | None = None,
         cohort: float = 10,
         seed: int = 0,
         engine: EngineChoice | None = None,
@@ -97,19 +108,24 @@ class Simulation:
         self.task, self.population = task, population
         self.recipe, self.strategy = recipe or Recipe(), strategy or FedAvg()
         self.selector: Selector = selector or Uniform()
+        if value is None and getattr(self.selector, "uses_valuations", False):
+            value = LossOverRoot()
+        self.value, self.private = value, private
         self.cohort = _cohort(cohort, len(population))
         self.seed, self.evaluate_every = seed, evaluate_every
         self.callbacks = list(callbacks)
         self.events = Events([to_file(events)] if isinstance(events, (str, Path)) else [*events])
         self.sizes = population.sizes
         self._choice = engine or Local()
-        self._work = Work(task, self.recipe, population, seed)
+        self._work = Work(task, self.recipe, population, seed, value)
         self._test = test
         pace = pace or Pace()
         if isinstance(pace, Buffered) or pace.over > 1 or pace.deadline is not None:
             devices = devices or Devices()
         size = 4 * self._work.layout.size
         self.clock = None if devices is None else Clock(devices, len(population), size, seed)
+        self.roster = self._roster()
+        self.ledger = None if private is None else _ledger(len(population))
         self._pace = Asynchronous(pace) if isinstance(pace, Buffered) else Synchronous(pace)
         self._engine: Engine | None = None
         self._kept, self._threads = False, torch.get_num_threads()
@@ -205,6 +221,11 @@ class Simulation:
         named = range(len(evaluation.test))
         return polars.DataFrame({"client": named, "examples": evaluation.test.sizes, **columns})
 
+    def evaluate_by_example(self, test: Population | None = None) -> dict[str, NDArray[np.float32]]:
+        """Loss and metrics of the current version, for every example in client order."""
+        values = self._on(test).values(self.flat)
+        return {name: each.cpu().numpy() for name, each in values.items()}
+
     def arrive(self, reduced: Tensor) -> None:
         """Take the strategy's step towards what updates were reduced to."""
         current = self.flat
@@ -220,6 +241,10 @@ class Simulation:
             raise Diverged(f"params are not finite after round {self.round}", -1, self.round)
         for name, slot in zip(self.strategy.optimizer.slots, self._slots, strict=False):
             arrays[f"slot {name}"] = slot.cpu().numpy()
+        arrays.update({f"roster {name}": column for name, column in self.roster.state().items()})
+        if self.ledger is not None:
+            spent = self.ledger.state()
+            arrays.update({f"ledger {name}": column for name, column in spent.items()})
         more, facts = self._pace.state()
         known = {"round": self.round, "virtual": self.virtual, "rows": self.rows, "pace": facts}
         about = {"fingerprint": self._fingerprint(), **known}
@@ -243,6 +268,10 @@ class Simulation:
         )
         self.round, self.virtual, self.rows = facts["round"], facts["virtual"], facts["rows"]
         self._pace.restore(arrays, facts["pace"])
+        self.roster = self._roster()
+        self.roster.restore(_below("roster ", arrays))
+        if self.ledger is not None:
+            self.ledger.restore(_below("ledger ", arrays))
         return True
 
     def _step(self, last: bool) -> bool:
@@ -259,17 +288,34 @@ class Simulation:
             means: Mapping[str, Tensor] = {}
             if evaluated and self._evaluation is not None:
                 means = self._evaluation.means(self.flat)
-            took = time.perf_counter() - started
-            self._held.append(_Done(self.round, version, means, took))
         except BaseException:
             # a round is complete or has not been
             (self.flat, self._slots, self.round, self.virtual), mark = before
             self._pace.return_to(mark)
             raise
+        valuations, epsilon = self._note(version)
+        took = time.perf_counter() - started
+        self._held.append(_Done(self.round, version, means, took, valuations, epsilon))
         at_hand = self.engine.device.type == "cpu"
         if at_hand or evaluated or last or len(self._held) >= _HELD_BACK:
             return self._report()
         return False
+
+    def _note(self, version: Version) -> tuple[NDArray[np.float64] | None, float]:
+        """Write into the roster who was picked, who answered, and what they said they are worth."""
+        roster, clients = self.roster, version.clients
+        roster.round = self.round - 1
+        roster.record_selected(version.picked)
+        if version.values is None:
+            roster.record_seen(clients)
+            return None, 0.0
+        values, epsilon = version.values.double().cpu().numpy(), 0.0
+        if self.private is not None and self.ledger is not None:
+            rng = stream(self.seed, "private", self.round)
+            values = self.private.report(clients, values, self.ledger, rng)
+            epsilon = self.ledger.spent()
+        roster.record_seen(clients, values)
+        return values, epsilon
 
     def _report(self) -> bool:
         """Read what rounds since the last time came to, and tell everyone."""
@@ -292,7 +338,7 @@ class Simulation:
             "skipped": version.skipped,
             "dropped": version.dropped,
             "train_loss": float("nan"),
-            "bytes_down": version.asked * size,
+            "bytes_down": len(version.picked) * size,
             "bytes_up": len(version.clients) * size,
             "seconds": done.seconds,
             "virtual": version.virtual,
@@ -303,6 +349,8 @@ class Simulation:
                 self._diverged(done, int(version.clients[int(np.argmin(np.isfinite(losses)))]))
             seen = (self.recipe.examples_for(version.examples)).sum()
             row["train_loss"] = float(losses.sum() / seen)
+        if self.ledger is not None:
+            row["epsilon"] = done.epsilon
         row.update({name: float(mean) for name, mean in done.means.items()})
         return row
 
@@ -328,6 +376,7 @@ class Simulation:
             bytes_up=int(row["bytes_up"]),
             seconds=done.seconds,
             virtual=done.version.virtual,
+            valuations=None if done.valuations is None else done.valuations.tolist(),
         )
 
     def _save_last(self) -> None:
@@ -346,6 +395,13 @@ class Simulation:
         """Find out before any training what is wrong with the task or the data."""
         if not self.population.examples:
             raise DataError("the population has no examples")
+        if self.private is not None and self.value is None:
+            raise SelectionError("private is about valuations, and there are none: give a value")
+        if is_unbiased(self.selector) and not self.strategy.reducer.streaming:
+            raise SelectionError(
+                f"an unbiased selector makes up for its choice in a mean, and {self.strategy!r} "
+                "does not take one"
+            )
         for people in (self.population, self._test):
             if people is None or not people.examples:
                 continue
@@ -358,6 +414,12 @@ class Simulation:
             )
             device = next(self.task.module.parameters()).device
             self.task.check(to_tensors(few, self.task.columns, device))
+
+    def _roster(self) -> Roster:
+        """What is known of clients before any of them trained."""
+        if self.clock is None:
+            return Roster(self.sizes)
+        return Roster(self.sizes, availability=self.clock.availability, speed=self.clock.speed)
 
     def _settings(self) -> dict[str, Any]:
         return {
@@ -377,6 +439,8 @@ class Simulation:
             "recipe": repr(self.recipe),
             "strategy": repr(self.strategy),
             "selector": _described(self.selector),
+            "value": repr(self.value),
+            "private": repr(self.private),
             "pace": repr(self._pace.pace),
             "devices": None if self.clock is None else self.clock.digest(),
         }
@@ -385,6 +449,16 @@ class Simulation:
 def _described(item: object) -> str:
     """What something is, the same in every process: no addresses."""
     return re.sub(r" at 0x[0-9a-f]+", "", repr(item))
+
+
+def _ledger(clients: int) -> Ledger:
+    from hubless.privacy.ledger import Ledger
+
+    return Ledger(clients)
+
+
+def _below(name: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    return {key.removeprefix(name): a for key, a in arrays.items() if key.startswith(name)}
 
 
 def _cohort(cohort: float, clients: int) -> int:

@@ -17,6 +17,7 @@ from hubless.errors import DataError
 from hubless.train.layout import Layout
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
+from hubless.train.values import Value
 
 Ints = NDArray[np.int64]
 
@@ -29,6 +30,7 @@ class Work:
     recipe: Recipe
     population: Population
     seed: int
+    value: Value | None = None
     layout: Layout = field(init=False)
 
     def __post_init__(self) -> None:
@@ -62,12 +64,14 @@ class Outcome:
     """What a cohort's training came to, still on the device.
 
     `total` is the weighted sum of the clients' params; `each` their params one by one, where that
-    was asked for. `losses` sums each client's losses over all its steps.
+    was asked for. `losses` sums each client's losses over all its steps; `values` is what training
+    them is worth, where the work says how to tell.
     """
 
     total: Tensor | None
     each: Tensor | None
     losses: Tensor
+    values: Tensor | None = None
 
 
 class Engine(Protocol):
