@@ -11,7 +11,7 @@ import copy
 import logging
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from hubless.rng import keys
 from hubless.simulate.local import descend, lane_gradient, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
 from hubless.simulate.work import Cohort, Outcome, Work
+from hubless.train.factored import FactoredLinear, Factors, factored
 from hubless.train.layout import Place
 from hubless.train.optimizers import Slots, per_lane
 from hubless.train.recipe import Recipe
@@ -51,9 +52,15 @@ class Lanes:
             vectorised(work.task.module, device) if lanes > 1 else copy.deepcopy(work.task.module)
         )
         module = module.to(device).train()
+        self._global = torch.zeros(work.layout.size, device=device)
+        self._factors = self._factored(module) if lanes > 1 and not compiled else []
+        apart = {f"{factor.name}.weight" for factor in self._factors}
+        self._stacked = [i for i, place in enumerate(places) if place.name not in apart]
+        places = tuple(places[i] for i in self._stacked)
         names = [place.name for place in places]
+        names += [f"{factor.name}.nudge" for factor in self._factors]
         self._halved = [_is_halved(module, place, work.recipe) for place in places]
-        self._gradient = lane_gradient(work.task, work.recipe, module, names, lanes)
+        self._gradient = lane_gradient(work.task, work.recipe, module, names, lanes, self._factors)
         zeros = [torch.zeros(lanes, *place.shape, device=device) for place in places]
         optimizer = work.recipe.optimizer
         self._params = zeros
@@ -62,11 +69,31 @@ class Lanes:
         ]
         self._sums = [torch.zeros_like(p) for p in zeros] if work.recipe.batch is None else []
         self._losses = torch.zeros(lanes, device=device)
-        self._global = torch.zeros(work.layout.size, device=device)
-        self._anchors = work.layout.views(self._global)[: len(places)]
+        views = work.layout.views(self._global)
+        self._anchors = [views[i] for i in self._stacked]
         self._lr = torch.tensor(optimizer.lr, device=device)
         self._programs: dict[tuple[int, bool], Callable[..., None]] = {}
         self._unrolls: list[int] = []
+
+    def _factored(self, module: nn.Module) -> list[Factors]:
+        """Layers that need no weight per lane, because clients take few steps."""
+        work = self.work
+        sizes = np.array([work.population.sizes.max(initial=1)])
+        steps, few = int(work.recipe.steps_for(sizes)[0]), slice(0, 4)
+        rows = few if work.population.rows is None else work.population.rows[few]
+        batch = {name: column[rows] for name, column in self.data.items()}
+        weights = work.layout.named(self._global)
+        return [
+            Factors(
+                cast(FactoredLinear, module.get_submodule(name)),
+                name,
+                weights[f"{name}.weight"],
+                self.lanes,
+                steps,
+                work.recipe.batch or 1,
+            )
+            for name in factored(module, work.task, work.recipe, steps, batch)
+        ]
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
         """Train a cohort from these params."""
@@ -75,7 +102,7 @@ class Lanes:
             work.population, cohort.clients, work.recipe, self.lanes, work.seed, cohort.drawn
         )
         seed_draws(int(keys(work.seed, "lanes", cohort.drawn)) >> 1, self.device)
-        with torch.no_grad(), tf32(work.recipe.precision == "tf32"):
+        with torch.no_grad(), tf32(work.recipe.precision != "float32"):
             self._global.copy_(params)
             self._lr.fill_(work.recipe.lr(cohort.round))
             return self._follow(schedule, cohort, each)
@@ -133,8 +160,12 @@ class Lanes:
                 if group:
                     torch._foreach_zero_(list(group))
             self._losses.zero_()
+            for factor in self._factors:
+                factor.begin(None)
             return
         lanes = torch.from_numpy(np.flatnonzero(begins)).to(self.device, non_blocking=True)
+        for factor in self._factors:
+            factor.begin(lanes)
         for anchor, array in zip(self._anchors, self._params, strict=True):
             array.index_copy_(0, lanes, anchor.expand(len(lanes), *anchor.shape))
         for array in (*(s for slots in self._slots for s in slots), *self._sums, self._losses):
@@ -142,13 +173,21 @@ class Lanes:
 
     def _add(self, totals: Sequence[Tensor], weights: Tensor) -> None:
         """Add what lanes have come to, each with its weight, to the running sum."""
-        for total, array in zip(totals, self._params, strict=False):
-            total.view(-1).addmv_(array.flatten(1).t(), weights)
+        for i, array in zip(self._stacked, self._params, strict=True):
+            totals[i].view(-1).addmv_(array.flatten(1).t(), weights)
+        for factor in self._factors:
+            factor.add(totals[self._place(factor)], weights)
 
     def _keep(self, kept: Tensor, receiving: Tensor) -> None:
         """Put what lanes have come to where each client's params are kept."""
-        for place, array in zip(self.work.layout.trained, self._params, strict=True):
-            kept[:, place.start : place.stop].index_copy_(0, receiving, array.flatten(1))
+        arrays = dict(zip(self._stacked, self._params, strict=True))
+        arrays.update({self._place(factor): factor.each() for factor in self._factors})
+        for i, place in enumerate(self.work.layout.trained):
+            kept[:, place.start : place.stop].index_copy_(0, receiving, arrays[i].flatten(1))
+
+    def _place(self, factor: Factors) -> int:
+        names = [place.name for place in self.work.layout.trained]
+        return names.index(f"{factor.name}.weight")
 
     def _plan_unrolls(self, lengths: list[int]) -> None:
         """How many steps one compiled call takes: all of a stretch, where most are alike."""
@@ -175,7 +214,9 @@ class Lanes:
 
     def _program(self, length: int, masked: bool) -> Callable[..., None]:
         recipe, data = self.work.recipe, self.data
-        gradient, halved = self._gradient, self._halved
+        gradient, halved, factors = self._gradient, self._halved, self._factors
+        constants = {name: part for factor in factors for name, part in factor.constants.items()}
+        nudges = [factor.nudge for factor in factors]
 
         def steps(
             params: list[Tensor],
@@ -193,8 +234,11 @@ class Lanes:
                 batch = {name: column[rows[i]] for name, column in data.items()}
                 # weights are cast before they are differentiated, so that gradients stay small too
                 values = [p.bfloat16() if h else p for p, h in zip(params, halved, strict=True)]
-                gradients, loss = gradient(values, batch, shares[i])
+                gradients, (loss, seen) = gradient([*values, *nudges], constants, batch, shares[i])
                 losses.add_(loss)
+                gradients, moves = gradients[: len(params)], gradients[len(params) :]
+                for factor, x, dy in zip(factors, seen, moves, strict=True):
+                    factor.descend(x, dy, step[i], lr)
                 if sums:
                     gradients = [s.add_(g).clone() for s, g in zip(sums, gradients, strict=True)]
                     for s in sums:
@@ -248,6 +292,7 @@ class Lanes:
     def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
         state = [*self._params, *(s for slots in self._slots for s in slots), *self._sums]
         state.append(self._losses)
+        state += [part for factor in self._factors for part in (factor.inputs, factor.outputs)]
         before = [s.clone() for s in state]
         side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(torch.cuda.current_stream())

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
+from hubless.train.factored import Factors
 from hubless.train.optimizers import Slots, per_lane
 from hubless.train.recipe import Recipe
 from hubless.train.task import Batch, Task
 
-Gradient = Callable[[list[Tensor], Batch, Tensor], tuple[list[Tensor], Tensor]]
+Constants = dict[str, Tensor]
+Gradient = Callable[
+    [list[Tensor], Constants, Batch, Tensor], tuple[list[Tensor], tuple[Tensor, list[Tensor]]]
+]
 
 
 def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any]:
@@ -45,29 +49,49 @@ def seed_draws(seed: int, device: torch.device) -> None:
 
 
 def lane_gradient(
-    task: Task, recipe: Recipe, module: nn.Module, names: list[str], lanes: int
+    task: Task,
+    recipe: Recipe,
+    module: nn.Module,
+    names: list[str],
+    lanes: int,
+    factors: Sequence[Factors] = (),
 ) -> Gradient:
-    """A function from stacked params, batches and shares to stacked gradients and summed losses."""
+    """A function from stacked params, batches and shares to stacked gradients and summed losses.
+
+    With factored layers it also takes what they are made of, and gives what they saw.
+    """
     device = next(module.parameters()).device
 
-    def objective(params: list[Tensor], batch: Batch, shares: Tensor) -> tuple[Tensor, Tensor]:
+    def objective(
+        params: list[Tensor], constants: Constants, batch: Batch, shares: Tensor
+    ) -> tuple[Tensor, tuple[Tensor, list[Tensor]]]:
         def call(*inputs: Any, **keywords: Any) -> Any:
-            named = dict(zip(names, params, strict=True))
+            named = {**dict(zip(names, params, strict=True)), **constants}
             return functional_call(module, named, inputs, keywords)
 
-        with autocast(recipe, device):
-            losses = task.losses(call, batch)
-        return (losses * shares).sum(), (losses.detach() * (shares > 0)).sum()
+        try:
+            with autocast(recipe, device):
+                losses = task.losses(call, batch)
+            seen = [cast(Tensor, factor.layer.seen) for factor in factors]
+        finally:
+            for factor in factors:
+                factor.layer.seen = None
+        return (losses * shares).sum(), ((losses.detach() * (shares > 0)).sum(), seen)
 
     single = grad(objective, has_aux=True)
     if lanes > 1:
-        return vmap(single, randomness="different")
+        shared = {f"{factor.name}.weight" for factor in factors}
+        parts = [name for factor in factors for name in factor.constants]
+        spread = {name: None if name in shared else 0 for name in parts}
+        return vmap(single, in_dims=(0, spread, 0, 0), randomness="different")
 
-    def one(params: list[Tensor], batch: Batch, shares: Tensor) -> tuple[list[Tensor], Tensor]:
-        gradients, loss = single(
-            [p[0] for p in params], {name: v[0] for name, v in batch.items()}, shares[0]
+    def one(
+        params: list[Tensor], constants: Constants, batch: Batch, shares: Tensor
+    ) -> tuple[list[Tensor], tuple[Tensor, list[Tensor]]]:
+        gradients, (loss, _) = single(
+            [p[0] for p in params], {}, {name: v[0] for name, v in batch.items()}, shares[0]
         )
-        return [g[None] for g in gradients], loss[None]
+        return [g[None] for g in gradients], (loss[None], [])
 
     return one
 

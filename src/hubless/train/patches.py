@@ -51,7 +51,8 @@ class Geometry:
 def patches(images: Tensor, geometry: Geometry, rows: int = 0) -> Tensor:
     """[examples, channels, height, width] to [channels * kernel, examples * places].
 
-    With `rows`, so many rows, of which the last are zeros: matrix products like round numbers.
+    With `rows`, so many rows: matrix products like round numbers. The first that is left over is
+    ones, which is what a bias is multiplied with, the others zeros.
 
     >>> patches(torch.arange(9.0).view(1, 1, 3, 3), Geometry((3, 3), (2, 2)))
     tensor([[0., 1., 3., 4.],
@@ -71,7 +72,10 @@ def _gathered(images: Tensor, geometry: Geometry, rows: int) -> Tensor:
     turned = images.transpose(-4, -3)
     seen = [geometry.seen(turned, i, j) for i, j in geometry.elements]
     columns = torch.stack(seen, -4).flatten(-3).flatten(-3, -2)
-    return functional.pad(columns, (0, 0, 0, rows - columns.shape[-2]))
+    over = rows - columns.shape[-2]
+    if over:
+        columns = functional.pad(columns, (0, 0, 0, 1), value=1.0)
+    return functional.pad(columns, (0, 0, 0, over - 1)) if over > 1 else columns
 
 
 def _added(columns: Tensor, geometry: Geometry, channels: int) -> Tensor:

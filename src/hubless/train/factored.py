@@ -1,0 +1,186 @@
+"""Linear layers whose weights differ from lane to lane only by the few steps taken so far.
+
+After plain gradient descent a weight is W - lr * sum(dy^T x) over the examples it was trained on.
+Where those are few, keeping dy and x of each is far less than a weight per lane: the product with
+W is one for all lanes, and what a lane has learned is a product of thin matrices.
+"""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from hubless.errors import TaskError
+from hubless.train.optimizers import SGD, per_lane
+from hubless.train.recipe import Recipe
+from hubless.train.task import Batch, Task
+
+_ROUND = 8
+"""Matrix products of half precision are fast where sizes are multiples of this."""
+
+
+class FactoredLinear(nn.Linear):
+    """A linear layer with W for all lanes, and a lane's own steps as two thin matrices.
+
+    `nudge` is zero: the gradient with respect to it is dy, and `seen` is the x that goes with it.
+    """
+
+    inputs: Tensor
+    outputs: Tensor
+    nudge: Tensor
+    seen: Tensor | None
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.seen is not None or input.ndim != 2:
+            raise TaskError("a factored layer is called once, on one row per example")
+        self.seen = input
+        parts, device = [input, self.weight, self.inputs, self.outputs], input.device.type
+        if torch.is_autocast_enabled(device):
+            parts = [part.to(torch.get_autocast_dtype(device)) for part in parts]
+        product: Tensor = _Product.apply(*parts)  # type: ignore[no-untyped-call]
+        product = product + self.nudge
+        return product if self.bias is None else product + self.bias
+
+
+class _Product(torch.autograd.Function):
+    """x W^T + (x A^T) C, differentiated with respect to x alone: a product of the same kind."""
+
+    @staticmethod
+    def forward(x: Tensor, weight: Tensor, a: Tensor, c: Tensor) -> Tensor:
+        shared = (x.flatten(0, -2) @ weight.t()).view(*x.shape[:-1], -1)
+        if x.ndim == 2:
+            return shared.addmm_(x @ a.t(), c)
+        return shared.baddbmm_(x @ a.mT, c)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[1:])
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
+        weight, a, c = ctx.saved_tensors
+        given: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
+            gradient.to(weight.dtype), weight.t(), c, a
+        )
+        return given, None, None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: Any, x: Tensor, weight: Tensor, a: Tensor, c: Tensor
+    ) -> tuple[Tensor, int]:
+        if in_dims[1] is not None:
+            raise TaskError("a factored layer has one weight for all lanes")
+        lanes = [
+            part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
+            for part, dim in zip((x, a, c), (in_dims[0], *in_dims[2:]), strict=True)
+        ]
+        x, a, c = lanes
+        return _Product.apply(x, weight, a, c), 0  # type: ignore[no-untyped-call]
+
+
+class Factors:
+    """The steps of every lane in one layer: x and -lr * dy of each example, in step order."""
+
+    def __init__(
+        self, layer: FactoredLinear, name: str, weight: Tensor, lanes: int, steps: int, batch: int
+    ) -> None:
+        self.layer, self.name, self.weight = layer, name, weight
+        out, width = weight.shape
+        rank = steps * batch
+        rows = -(-rank // _ROUND) * _ROUND
+        self.inputs = weight.new_zeros(lanes, rows, width, dtype=layer.inputs.dtype)
+        self.outputs = weight.new_zeros(lanes, rows, out)
+        # by step and example, as views
+        self._saw = self.inputs[:, :rank].view(lanes, steps, batch, width)
+        self._moved = self.outputs[:, :rank].view(lanes, steps, batch, out)
+        self.nudge = weight.new_zeros(lanes, batch, out)
+        self._lanes = torch.arange(lanes, device=weight.device)
+
+    @property
+    def constants(self) -> dict[str, Tensor]:
+        """What the layer needs besides what is differentiated; a lane axis first but for W."""
+        return {
+            f"{self.name}.weight": self.weight,
+            f"{self.name}.inputs": self.inputs,
+            f"{self.name}.outputs": self.outputs,
+        }
+
+    def begin(self, lanes: Tensor | None) -> None:
+        """Start these lanes, or all of them, from W itself."""
+        if lanes is None:
+            self.outputs.zero_()
+        else:
+            self.outputs.index_fill_(0, lanes, 0.0)
+
+    def descend(self, seen: Tensor, gradient: Tensor, step: Tensor, lr: Tensor) -> None:
+        """Remember a step of every lane; one that idles has step 0, and what it wrote is gone."""
+        slot = (step - 1).clamp(min=0).long()
+        moved = gradient.float() * (-lr * per_lane((step > 0).float(), gradient))
+        self._saw.index_put_((self._lanes, slot), seen.to(self.inputs.dtype))
+        self._moved.index_put_((self._lanes, slot), moved)
+
+    def add(self, total: Tensor, weights: Tensor) -> None:
+        """Add what lanes have come to, each with its weight, to a running sum."""
+        moved = (self.outputs * per_lane(weights, self.outputs)).flatten(0, 1)
+        total.addmm_(moved.t(), self.inputs.flatten(0, 1).float())
+        total.addcmul_(self.weight, weights.sum())
+
+    def each(self) -> Tensor:
+        """Every lane's weight, written out."""
+        return self.weight + self.outputs.mT @ self.inputs.float()
+
+
+def factored(module: nn.Module, task: Task, recipe: Recipe, steps: int, batch: Batch) -> list[str]:
+    """Turn those linear layers of a module for which it pays into factored ones; their names.
+
+    `steps` is how many a client takes at most. `batch` is a few examples: on them it is checked
+    that a layer's weight is used by the layer alone, once, which tied weights are not.
+    """
+    optimizer = recipe.optimizer
+    if not isinstance(optimizer, SGD) or optimizer != SGD(optimizer.lr):
+        return []
+    if recipe.batch is None or recipe.clip is not None or recipe.proximal:
+        return []
+    rank = steps * recipe.batch
+    names = [
+        name
+        for name, part in module.named_modules()
+        if type(part) is nn.Linear
+        and part.weight.requires_grad
+        and rank * (part.in_features + part.out_features) <= part.weight.numel()
+    ]
+    names = [name for name in names if _is_used_once(module, name, task, batch)]
+    half = torch.bfloat16 if recipe.precision == "bfloat16" else torch.float32
+    for name in names:
+        part = module.get_submodule(name)
+        part.__class__ = FactoredLinear
+        part.seen = None  # type: ignore[assignment]
+        for thin in ("inputs", "outputs", "nudge"):
+            part.register_buffer(thin, torch.zeros(1, dtype=half), persistent=False)
+    return names
+
+
+def _is_used_once(module: nn.Module, name: str, task: Task, batch: Batch) -> bool:
+    """Whether the gradient of a layer's weight is dy^T x of its one call."""
+    layer = cast(nn.Linear, module.get_submodule(name))
+    calls: list[tuple[Tensor, Tensor]] = []
+
+    def keep(_: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        calls.append((inputs[0], output))
+
+    hook = layer.register_forward_hook(keep)
+    try:
+        with torch.enable_grad(), torch.random.fork_rng():
+            loss = task.losses(module, batch).sum()
+        if len(calls) != 1 or calls[0][0].ndim != 2:
+            return False
+        x, y = calls[0]
+        found = torch.autograd.grad(loss, [layer.weight, y], allow_unused=True)
+    finally:
+        hook.remove()
+    if found[0] is None or found[1] is None:
+        return False
+    scale = found[0].abs().max().clamp(min=1e-12)
+    return bool(((found[1].mT @ x - found[0]).abs().max() < 1e-3 * scale).item())
