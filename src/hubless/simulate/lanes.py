@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from hubless.rng import keys
 from hubless.simulate.local import descend, lane_gradient, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
-from hubless.simulate.work import Cohort, Outcome, Work
+from hubless.simulate.work import Cohort, Ints, Outcome, Work
 from hubless.train.factored import FactoredLinear, Factors, factored
 from hubless.train.layout import Place
 from hubless.train.optimizers import Slots, per_lane
@@ -31,6 +31,7 @@ logger = logging.getLogger("hubless")
 
 _LONGEST_UNROLL = 16
 _WARM_UPS = 3
+_NARROWEST = 8
 
 
 class Lanes:
@@ -72,7 +73,7 @@ class Lanes:
         views = work.layout.views(self._global)
         self._anchors = [views[i] for i in self._stacked]
         self._lr = torch.tensor(optimizer.lr, device=device)
-        self._programs: dict[tuple[int, bool], Callable[..., None]] = {}
+        self._programs: dict[tuple[int, bool, int], Callable[..., None]] = {}
         self._unrolls: list[int] = []
 
     def _factored(self, module: nn.Module) -> list[Factors]:
@@ -123,6 +124,7 @@ class Lanes:
         kept = torch.zeros(clients + 1, layout.size, device=self.device) if each else None
         losses = torch.zeros(clients + 1, device=self.device)
         masks = (schedule.step == 0).any(1)
+        widths = self._widths(schedule)
         stretches = list(schedule.stretches())
         self._plan_unrolls([stop - start for start, stop in stretches])
         for start, stop in stretches:
@@ -132,7 +134,8 @@ class Lanes:
             while at < stop:
                 length = next(n for n in self._unrolls if n <= stop - at)
                 masked = bool(masks[at : at + length].any())
-                self._advance(rows, shares, step, at, length, masked)
+                width = int(widths[at : at + length].max())
+                self._advance(rows, shares, step, at, length, masked, width)
                 at += length
             if not schedule.ends[stop - 1].any():
                 continue
@@ -202,21 +205,39 @@ class Lanes:
         else:
             self._unrolls = [4, 1]
 
+    def _widths(self, schedule: Schedule) -> Ints:
+        """How much of its batches each tick takes: what is filled, of a few widths to choose from.
+
+        Every width is compiled or captured by itself, so that compiled code takes them all.
+        """
+        full = schedule.rows.shape[2]
+        if self.compiled or not schedule.ticks:
+            return np.full(schedule.ticks, full)
+        powers = 2.0 ** np.ceil(np.log2(np.maximum(schedule.filled, _NARROWEST)))
+        return np.minimum(powers.astype(np.int64), full)
+
     def _advance(
-        self, rows: Tensor, shares: Tensor, step: Tensor, at: int, length: int, masked: bool
+        self,
+        rows: Tensor,
+        shares: Tensor,
+        step: Tensor,
+        at: int,
+        length: int,
+        masked: bool,
+        width: int,
     ) -> None:
         """Take the next steps on all lanes."""
-        key = (length, masked)
+        key = (length, masked, width)
         if key not in self._programs:
-            self._programs[key] = self._program(length, masked)
-        stop = at + length
-        self._programs[key](rows[at:stop], shares[at:stop], step[at:stop])
+            self._programs[key] = self._program(length, masked, width)
+        ticks = slice(at, at + length)
+        self._programs[key](rows[ticks, :, :width], shares[ticks, :, :width], step[ticks])
 
-    def _program(self, length: int, masked: bool) -> Callable[..., None]:
+    def _program(self, length: int, masked: bool, width: int) -> Callable[..., None]:
         recipe, data = self.work.recipe, self.data
         gradient, halved, factors = self._gradient, self._halved, self._factors
         constants = {name: part for factor in factors for name, part in factor.constants.items()}
-        nudges = [factor.nudge for factor in factors]
+        nudges = [factor.nudge[:, :width] for factor in factors]
 
         def steps(
             params: list[Tensor],

@@ -10,7 +10,6 @@ import heapq
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -50,6 +49,11 @@ class Schedule:
         """The share of lane ticks on which somebody trains."""
         return float((self.client >= 0).mean()) if self.client.size else 1.0
 
+    @property
+    def filled(self) -> Ints:
+        """How many examples the fullest batch of each tick has."""
+        return np.asarray((self.shares > 0).sum(2).max(1, initial=0))
+
     def stretches(self) -> Iterator[tuple[int, int]]:
         """Runs of ticks within which no client begins after the first nor ends before the last."""
         if not self.ticks:
@@ -74,7 +78,7 @@ def lay_out(
     width = int(min(CHUNK, max(sizes.max(initial=1), 1))) if recipe.batch is None else recipe.batch
     per_step = -(-sizes // width) if recipe.batch is None else np.ones_like(sizes)
     length = steps * per_step
-    lane, begin = deal(length, lanes)
+    lane, begin = deal(length, lanes, sizes)
     ticks = int((begin + length).max(initial=0))
 
     client, step = np.full((ticks, lanes), -1), np.zeros((ticks, lanes), np.float32)
@@ -119,8 +123,10 @@ def lay_out(
     return Schedule(rows, shares, step, client, begins, ends)
 
 
-def deal(length: Ints, lanes: int) -> tuple[Ints, Ints]:
+def deal(length: Ints, lanes: int, sizes: Ints | None = None) -> tuple[Ints, Ints]:
     """The lane and the first tick of each client, longest first onto the lane free first.
+
+    Of those that are equally long the larger go first, so that the batches of a tick are alike.
 
     >>> lane, begin = deal(np.array([1, 4, 2, 2]), lanes=2)
     >>> lane.tolist(), begin.tolist()
@@ -129,14 +135,15 @@ def deal(length: Ints, lanes: int) -> tuple[Ints, Ints]:
     lane, begin = np.zeros_like(length), np.zeros_like(length)
     if len(length) == 0:
         return lane, begin
-    if length.min() == length.max() or lanes == 1:
-        turn = np.arange(len(length))
-        if lanes == 1:
-            return lane, np.cumsum(length) - length
+    if lanes == 1:
+        return lane, np.cumsum(length) - length
+    order = np.lexsort((-length if sizes is None else -sizes, -length))
+    if length.min() == length.max():
+        turn = np.empty_like(length)
+        turn[order] = np.arange(len(length))
         return turn % lanes, turn // lanes * length
     free: list[tuple[int, int]] = [(0, i) for i in range(lanes)]
-    longest: list[Any] = np.argsort(-length, kind="stable").tolist()
-    for client in longest:
+    for client in order.tolist():
         when, where = heapq.heappop(free)
         lane[client], begin[client] = where, when
         heapq.heappush(free, (when + int(length[client]), where))

@@ -118,8 +118,9 @@ class Factors:
         """Remember a step of every lane; one that idles has step 0, and what it wrote is gone."""
         slot = (step - 1).clamp(min=0).long()
         moved = gradient.float() * (-lr * per_lane((step > 0).float(), gradient))
-        self._saw.index_put_((self._lanes, slot), seen.to(self.inputs.dtype))
-        self._moved.index_put_((self._lanes, slot), moved)
+        place, width = (self._lanes, slot), seen.shape[1]
+        self._saw[:, :, :width].index_put_(place, seen.to(self.inputs.dtype))
+        self._moved[:, :, :width].index_put_(place, moved)
 
     def add(self, total: Tensor, weights: Tensor) -> None:
         """Add what lanes have come to, each with its weight, to a running sum."""

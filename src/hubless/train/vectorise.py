@@ -1,8 +1,8 @@
 """Modules as lanes can run them: the same params and results, in operations that vectorise.
 
 A convolution over stacked weights becomes a grouped one, which GPUs run slowly; as patches times
-weights it is a batched matrix product. cuDNN's recurrent layers do not vectorise at all; written
-out step by step they do.
+weights it is a batched matrix product. cuDNN's recurrent layers do not vectorise at all; in a
+kernel of our own, or written out step by step, they do.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch.nn import functional
 
 from hubless.train.patches import Geometry, patches
 from hubless.train.pooling import max_pool
+from hubless.train.recurrent import fits, recurrence
 
 _ROUND = 8
 """Matrix products of half precision are fast where sizes are multiples of this."""
@@ -75,6 +76,9 @@ class _Conv2d(nn.Conv2d):
         if ph or pw:
             input = functional.pad(input, (pw, pw, ph, ph))
         weight, device = self.weight.flatten(1), input.device.type
+        if self.bias is not None:
+            # one more column, and patches have a row of ones for it
+            weight = torch.cat([weight, self.bias.to(weight.dtype)[:, None]], 1)
         if torch.is_autocast_enabled(device):
             dtype = torch.get_autocast_dtype(device)
             input, weight = input.to(dtype), weight.to(dtype)
@@ -85,21 +89,18 @@ class _Conv2d(nn.Conv2d):
         weight = functional.pad(weight, (0, rows - weight.shape[1]))
         # [out, examples * places]
         output = weight @ patches(input, geometry, rows)
-        output = output.view(-1, input.shape[0], *geometry.places).transpose(0, 1)
-        if self.bias is not None:
-            output = output + self.bias.to(output.dtype)[:, None, None]
-        return output
+        return output.view(-1, input.shape[0], *geometry.places).transpose(0, 1)
 
 
 class _LSTM(nn.LSTM):
-    """One step after another, as the equations have it."""
+    """In one kernel where that fits, else one step after another, as the equations have it."""
 
     def forward(  # type: ignore[override]
         self, input: Tensor, hx: tuple[Tensor, Tensor] | None = None
     ) -> tuple[Tensor, tuple[Tensor, Tensor]]:
         batched = input.ndim == 3
         x = input if batched else input.unsqueeze(1)
-        x = x.transpose(0, 1) if self.batch_first and batched else x
+        x = x.transpose(0, 1).contiguous() if self.batch_first and batched else x
         ways = 2 if self.bidirectional else 1
         hidden: list[Tensor] = []
         cells: list[Tensor] = []
@@ -131,9 +132,13 @@ class _LSTM(nn.LSTM):
         weight: Callable[[str], Tensor] = lambda name: getattr(  # noqa: E731
             self, f"{name}_l{layer}{'_reverse' if way else ''}"
         )
+        bias = weight("bias_ih") + weight("bias_hh") if self.bias else None
+        if fits(x, self.hidden_size):
+            gates = functional.linear(x, weight("weight_ih"), bias)
+            return recurrence(gates, weight("weight_hh"), h, c, reverse=bool(way))
         gates = functional.linear(x, weight("weight_ih"))
-        if self.bias:
-            gates = gates + (weight("bias_ih") + weight("bias_hh"))
+        if bias is not None:
+            gates = gates + bias
         recurrent = weight("weight_hh").t()
         outputs: list[Tensor] = []
         steps = range(x.shape[0] - 1, -1, -1) if way else range(x.shape[0])
