@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check bench bench-cpu study soak schedules clean
+.PHONY: demo test check bench bench-cpu bench-select study soak schedules clean
 
 demo: .venv/demo
 	$(BIN)/python -m hubless.demo
@@ -27,6 +27,9 @@ bench: .venv/dev
 bench-cpu: .venv/dev
 	$(BIN)/python benchmarks/simulate_cpu.py
 
+bench-select: .venv/dev
+	$(BIN)/python benchmarks/select.py
+
 study: .venv/dev
 	$(BIN)/python -m hubless.study.fedavg --out .cache/study
 
@@ -45,7 +48,7 @@ schedules: .venv/dev
 	touch $@
 
 .venv/dev: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) install --quiet -e '.[demo,simulate,ray,huggingface,test,check]'
+	$(PIP) install --quiet -e '.[demo,simulate,ray,huggingface,privacy,report,test,check]'
 	touch $@ .venv/demo
 
 clean:

@@ -188,6 +188,7 @@ def test_every_error_can_be_sent_to_another_process(name: str) -> None:
     arguments = {
         "ClientFailed": ("text", 17, 3),
         "Diverged": ("text", 17, 3),
+        "Shortage": ("text", [1, 2]),
         "SignatureMismatch": ("text", ["w: other"]),
         "QuorumMissed": ("text", ["site-b"]),
         "Refused": ("site-b", "updates/b/1", "it is a pickle"),

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from hubless.errors import Shortage
+from hubless.errors import SelectionError, Shortage
 from hubless.events import Event, Trained
 
 Ints = NDArray[np.int64]
@@ -125,6 +125,7 @@ class Roster:
         known = self._derived.get(key)
         if known is None or known[0] != changes:
             # the old goes first: there need not be room for both
+            known = None
             self._derived.pop(key, None)
             known = (changes, build())
             self._derived[key] = known
@@ -167,8 +168,10 @@ def there(roster: Roster) -> Ints:
 
 def refuse_shortage(roster: Roster, k: int, eligible: Ints | None = None) -> None:
     """Raise where fewer than `k` can be picked: of those available, or of `eligible` ones."""
+    if k < 0:
+        raise SelectionError(f"{k} clients were asked for: at least 0 can be")
     if eligible is None:
-        if k <= (len(roster) if roster.available is None else roster.available.sum()):
+        if k <= (len(roster) if roster.available is None else np.count_nonzero(roster.available)):
             return
         eligible = there(roster)
     if k <= len(eligible):

@@ -1,0 +1,146 @@
+"""The ledger: what each client has given away so far, and what of that the server still holds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.privacy.accounting import Cost, composed
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Mask = NDArray[np.bool_]
+
+_COLUMNS: dict[str, tuple[type, Any]] = {
+    "last": (np.float64, np.nan),
+    "threshold": (np.float64, np.nan),
+    "reports": (np.int32, 0),
+    "queries": (np.int32, 0),
+    "withheld": (np.int32, 0),
+}
+_PAID = "paid "
+
+
+class Ledger:
+    """Columns over clients, and the epsilon that they come to.
+
+    `last` is what the server holds of a client, NaN for one that never reported, and `reports`
+    how many fresh numbers it was given. `queries` counts the times a sparse vector asked whether
+    anything changed, and `threshold` is the noisy one it compares with, NaN between questions.
+
+    With a `budget`, a client reports only while everything it gave away stays within that epsilon
+    at `delta`; after that the server keeps what it has, and `withheld` counts what was not sent.
+
+    >>> ledger = Ledger(3, budget=1.0, delta=0.0)
+    >>> report = Cost("laplace", 0.4)
+    >>> for _ in range(3):
+    ...     some = np.array([0, 1])
+    ...     some = some[ledger.afford(some, report)]
+    ...     ledger.pay(some, report)
+    >>> ledger.spent(), ledger.withheld
+    (0.8, array([1, 1, 0], dtype=int32))
+    """
+
+    last: Floats
+    threshold: Floats
+    reports: NDArray[np.int32]
+    queries: NDArray[np.int32]
+    withheld: NDArray[np.int32]
+
+    def __init__(self, clients: int, *, budget: float | None = None, delta: float = 1e-6) -> None:
+        if budget is not None and not budget > 0:
+            raise ValueError(f"a budget is an epsilon above 0, not {budget}")
+        if not 0 <= delta < 1:
+            raise ValueError(f"delta is a probability below 1, not {delta}")
+        self.budget, self.delta = budget, delta
+        self._clients = clients
+        self._columns: dict[str, NDArray[Any]] = {}
+        self._paid: dict[Cost, NDArray[np.int32]] = {}
+        self._most: set[tuple[int, ...]] = set()
+
+    def __len__(self) -> int:
+        return self._clients
+
+    def __getattr__(self, name: str) -> NDArray[Any]:
+        if name not in _COLUMNS:
+            raise AttributeError(f"a ledger has no column {name!r}: it has {sorted(_COLUMNS)}")
+        if name not in self._columns:
+            dtype, usual = _COLUMNS[name]
+            self._columns[name] = np.full(self._clients, usual, dtype)
+        return self._columns[name]
+
+    def afford(self, clients: Ints, *costs: Cost) -> Mask:
+        """Who of these different clients can pay all of these; the others' report is withheld."""
+        if self.budget is None:
+            return np.ones(len(clients), np.bool_)
+        for cost in costs:
+            self._counts(cost)
+        more = np.array([costs.count(cost) for cost in self._paid], np.int32)
+        totals, whose = _distinct(self._rows(clients) + more)
+        epsilons = np.array([self._epsilon(counts, self.delta) for counts in totals])
+        able = np.asarray(epsilons[whose] <= self.budget)
+        self.withheld[clients[~able]] += 1
+        return able
+
+    def pay(self, clients: Ints, cost: Cost) -> None:
+        """These different clients made a release of this cost."""
+        self._counts(cost)[clients] += 1
+        self._note(clients)
+
+    def spent(self, delta: float | None = None) -> float:
+        """The epsilon of whoever spent most, at a `delta` (the ledger's own, unless given)."""
+        at = self.delta if delta is None else delta
+        return max((self._epsilon(counts, at) for counts in self._most), default=0.0)
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """All columns that were ever used, for a checkpoint."""
+        paid = {f"{_PAID}{cost.kind} {cost.size!r}": n for cost, n in self._paid.items()}
+        return {**self._columns, **paid}
+
+    def restore(self, columns: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what `state` gave, and forget everything else."""
+        self._columns, self._paid, self._most = {}, {}, set()
+        for name, values in columns.items():
+            if not name.startswith(_PAID):
+                getattr(self, name)[:] = values
+                continue
+            kind, size = name.removeprefix(_PAID).split(" ")
+            cost = Cost(cast(Literal["laplace", "gaussian", "pure"], kind), float(size))
+            self._counts(cost)[:] = values
+        self._note(np.arange(self._clients))
+
+    def _counts(self, cost: Cost) -> NDArray[np.int32]:
+        """How often each client paid this."""
+        if cost not in self._paid:
+            self._paid[cost] = np.zeros(self._clients, np.int32)
+            self._most = {(*counts, 0) for counts in self._most}
+        return self._paid[cost]
+
+    def _rows(self, clients: Ints) -> NDArray[np.int32]:
+        columns = [counts[clients] for counts in self._paid.values()]
+        return np.stack(columns, 1) if columns else np.zeros((len(clients), 0), np.int32)
+
+    def _note(self, clients: Ints) -> None:
+        """Keep those counts that nobody exceeds in every kind: only they can be the costliest."""
+        every = self._most.union(_distinct(self._rows(clients))[0])
+        self._most = {a for a in every if not any(a != b and _covers(b, a) for b in every)}
+
+    def _epsilon(self, counts: tuple[int, ...], delta: float) -> float:
+        return composed(tuple(zip(self._paid, counts, strict=True)), delta)
+
+
+def _distinct(rows: NDArray[np.int32]) -> tuple[list[tuple[int, ...]], Ints]:
+    """The rows there are, and which of them each is."""
+    if not rows.size:
+        return [], np.zeros(0, np.int64)
+    # as one number each, which sort much faster than rows
+    sizes = tuple((rows.max(0) + 1).tolist())
+    found, whose = np.unique(np.ravel_multi_index(tuple(rows.T), sizes), return_inverse=True)
+    return [tuple(row) for row in np.stack(np.unravel_index(found, sizes), 1).tolist()], whose
+
+
+def _covers(more: tuple[int, ...], less: tuple[int, ...]) -> bool:
+    return all(a >= b for a, b in zip(more, less, strict=True))

@@ -1,0 +1,48 @@
+"""At most k: all there are, where fewer than k can be picked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubless.errors import SelectionError, Shortage
+from hubless.select.roster import Floats, Ints, Roster, Selector
+
+
+@dataclass(frozen=True)
+class AtMost:
+    """What a selector picks; where it refuses because too few are left, all of those.
+
+    >>> from hubless.select.uniform import Uniform
+    >>> AtMost(Uniform())(Roster([5, 5]), 10, np.random.default_rng(0))
+    array([0, 1])
+    """
+
+    selector: Selector
+
+    @property
+    def unbiased(self) -> bool:
+        return bool(getattr(self.selector, "unbiased", False))
+
+    @property
+    def uses_valuations(self) -> bool:
+        return bool(getattr(self.selector, "uses_valuations", False))
+
+    def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+        try:
+            return self.selector(roster, k, rng)
+        except Shortage as shortage:
+            return np.array(shortage.eligible, np.int64)
+
+    def inclusion(self, roster: Roster, k: int) -> Floats:
+        """How likely everybody is to be among at most `k`."""
+        inclusion = getattr(self.selector, "inclusion", None)
+        if inclusion is None:
+            raise SelectionError(f"{self.selector!r} does not know its inclusion probabilities")
+        try:
+            return np.asarray(inclusion(roster, k), np.float64)
+        except Shortage as shortage:
+            chances = np.zeros(len(roster))
+            chances[shortage.eligible] = 1.0
+            return chances

@@ -1,0 +1,102 @@
+"""Selectors of one's own: a decorated function."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from hubless.errors import SelectionError
+from hubless.select.roster import Ints, Roster, refuse_shortage
+
+Function = Callable[[Roster, int, np.random.Generator], ArrayLike]
+
+
+@dataclass(frozen=True, repr=False)
+class Custom:
+    """A function as a selector: what it gives is checked, and its text tells it from others."""
+
+    function: Function
+
+    def __post_init__(self) -> None:
+        if not takes_three(self.function):
+            raise SelectionError(
+                f"a selector is a function of three arguments, (roster, k, rng): "
+                f"{described(self.function)} is not"
+            )
+
+    def __repr__(self) -> str:
+        return f"selector {described(self.function)}"
+
+    def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+        refuse_shortage(roster, k)
+        picked = np.asarray(self.function(roster, k, rng))
+        if picked.size == 0:
+            picked = picked.astype(np.int64)
+        wrong = None
+        if picked.ndim != 1 or picked.dtype.kind not in "iu":
+            wrong = f"{picked.dtype} of shape {picked.shape}, not client numbers in a flat array"
+        elif len(picked) != k:
+            wrong = f"{len(picked)} clients, where {k} were asked for"
+        elif k and not 0 <= picked.min() <= picked.max() < len(roster):
+            wrong = f"clients that are not among 0 to {len(roster) - 1}"
+        elif len(np.unique(picked)) < k:
+            wrong = "a client more than once"
+        elif roster.available is not None and not roster.available[picked].all():
+            wrong = "a client that is not available"
+        if wrong:
+            raise SelectionError(f"{self!r} returned {wrong}")
+        return picked.astype(np.int64)
+
+
+def selector(function: Function) -> Custom:
+    """Make a function of (roster, k, rng) a selector.
+
+    >>> @selector
+    ... def newest(roster, k, rng):
+    ...     return np.argsort(roster.last_seen)[-k:]
+    >>> newest(Roster([3, 4, 5]), 1, np.random.default_rng(0))
+    array([2])
+    """
+    return Custom(function)
+
+
+def takes_three(function: object) -> bool:
+    """Whether this can be called with three arguments, as far as one can see.
+
+    >>> takes_three(max), takes_three(lambda roster: []), takes_three(3)
+    (True, False, False)
+    """
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(None, None, None)
+    except TypeError:
+        return False
+    except ValueError:
+        # some builtins do not say what they take
+        return True
+    return True
+
+
+def described(function: Any) -> str:
+    """A function's name and a digest of what it does, the same in every process.
+
+    >>> described(takes_three) == described(takes_three)
+    True
+    """
+    name = getattr(function, "__qualname__", type(function).__qualname__)
+    try:
+        text = inspect.getsource(function)
+    except (OSError, TypeError):
+        # typed in, or not a function at all: what it is made of, but for where it lies in memory
+        code = getattr(function, "__code__", None)
+        made = (code.co_code, code.co_names, code.co_consts) if code else function
+        text = re.sub(r" at 0x[0-9a-f]+", "", repr(made))
+    return f"{name} {hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"

@@ -1,0 +1,72 @@
+"""Optimal client sampling: the larger a client's update, the likelier it is asked for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hubless.errors import SelectionError
+from hubless.select.roster import Floats, Ints, Roster, refuse_shortage
+from hubless.select.sampling import Exact, Part, Table
+
+
+@dataclass(frozen=True)
+class OptimalSampling:
+    """Inclusion probabilities min(1, c u), u being the norm of a client's update times examples.
+
+    They sum to k and make the variance of the sum of updates, each weighed by the inverse of its
+    probability, as small as it can be: `unbiased` asks for that. Norms are the roster's valuations;
+    whoever has none yet counts as the mean of those who have. Norms are from when a client last
+    trained, so one that was 0 once would never be asked again: `least` is the share of the mean
+    that everybody counts as, at the least. The paper lets chance decide for each client alone,
+    here exactly k are picked, with the same probabilities.
+
+    Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning" (2020).
+
+    >>> roster = Roster([1, 1, 1, 1])
+    >>> roster.record_seen(np.arange(3), [6.0, 1.0, 2.0])
+    >>> OptimalSampling().inclusion(roster, 2)
+    array([1.        , 0.16666667, 0.33333333, 0.5       ])
+    """
+
+    uses_valuations: ClassVar[bool] = True
+    unbiased: ClassVar[bool] = True
+
+    least: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.least <= 1:
+            raise SelectionError(f"least is a share of the mean, 0 to 1, not {self.least}")
+
+    def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+        picked = self._exact(roster, k).draw(k, rng)
+        refuse_shortage(roster, k, picked)
+        return picked
+
+    def inclusion(self, roster: Roster, k: int, clients: Ints | None = None) -> Floats:
+        """How likely everybody is to be among `k`; or these clients only."""
+        exact = self._exact(roster, k)
+        if exact.table.positive < k:
+            refuse_shortage(roster, k, exact.draw(k, np.random.default_rng()))
+        return exact.inclusion(k, clients)
+
+    def _exact(self, roster: Roster, k: int) -> Exact:
+        refuse_shortage(roster, k)
+        columns = ("examples", "valuation")
+        exact = roster.derive(self, columns, lambda: Exact(self._table(roster)))
+        if roster.available is None:
+            return exact
+        return Exact(exact.table.among(roster.available))
+
+    def _table(self, roster: Roster) -> Table:
+        known = roster.valuation[~np.isnan(roster.valuation)]
+        mean = float(np.maximum(known, 0.0).mean()) if len(known) else 1.0
+
+        def weigh(part: Part) -> Floats:
+            # noise for the sake of privacy may have made a norm negative
+            norms = np.maximum(roster.valuation[part], self.least * mean)
+            return np.where(np.isnan(norms), mean, norms) * roster.examples[part]
+
+        return Table.by(weigh, len(roster))

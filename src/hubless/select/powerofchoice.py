@@ -1,0 +1,49 @@
+"""Power of choice: of some candidates, those for whom the model is worst."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hubless.errors import SelectionError
+from hubless.select.activity import by_activity
+from hubless.select.roster import Ints, Roster, refuse_shortage
+
+
+@dataclass(frozen=True)
+class PowerOfChoice:
+    """`d` candidates in proportion to their examples, and of these the k of the highest valuation.
+
+    Whoever was never valued counts as highest, so that everybody is valued some day. d is twice k
+    unless given; the larger, the more the choice leans to high valuations. Where fewer than d can
+    be picked, all of them are candidates.
+
+    Cho, Wang and Joshi, "Client Selection in Federated Learning: Convergence Analysis and
+    Power-of-Choice Selection Strategies" (2020), valuations being local losses.
+
+    >>> roster = Roster([5, 5, 5])
+    >>> roster.record_seen(np.arange(3), [0.5, 2.0, 1.0])
+    >>> PowerOfChoice(d=3)(roster, 1, np.random.default_rng(0)).tolist()
+    [1]
+    """
+
+    uses_valuations: ClassVar[bool] = True
+
+    d: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.d is not None and self.d < 1:
+            raise SelectionError(f"there must be at least one candidate, not {self.d}")
+
+    def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+        refuse_shortage(roster, k)
+        d = 2 * k if self.d is None else self.d
+        if d < k:
+            raise SelectionError(f"{k} clients cannot be picked of d={d} candidates: raise d")
+        candidates = by_activity(roster, "n").draw(d, rng, roster.available)
+        refuse_shortage(roster, k, np.sort(candidates))
+        values = np.nan_to_num(roster.valuation[candidates], nan=np.inf, posinf=np.inf)
+        # candidates come in the order they were drawn, so chance decides among equals
+        return candidates[np.argsort(-values, kind="stable")[:k]]

@@ -1,0 +1,96 @@
+"""Refreshing: nobody's valuation gets older than a given number of rounds."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from hubless.errors import SelectionError, Shortage
+from hubless.select.ranking import those_with_examples
+from hubless.select.roster import Ints, Roster, Selector, refuse_shortage
+from hubless.select.uniform import Uniform
+
+_USUAL: Selector = Uniform()
+
+
+@dataclass(frozen=True)
+class Refreshed:
+    """Who has to be asked again is picked first, oldest valuation first; the rest by `selector`.
+
+    When clients are picked for a round, no valuation is from more than `rounds` rounds before, and
+    who never gave one counts as asked just before the first. That holds if everybody is available
+    and `rounds` is at least clients / k, which `feasible` tells: then no more are picked for their
+    age than must be, now or in good time, so that never more than k are due at once. Where it
+    cannot hold, the oldest go first, up to all k; who was away goes first when back. Equally old
+    ones are taken at random. Clients without examples have nothing to value and are left alone.
+
+    >>> roster = Roster(np.full(6, 10), round=8)
+    >>> roster.put("valued", slice(None), [7, 2, 6, 7, 3, 5])
+    >>> picked = Refreshed(Uniform(), rounds=6)(roster, 2, np.random.default_rng(0))
+    >>> 1 in picked, Refreshed(Uniform(), rounds=6).feasible(roster, 2)
+    (True, True)
+    """
+
+    uses_valuations: ClassVar[bool] = True
+
+    selector: Selector = _USUAL
+    rounds: int = 100
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise SelectionError(f"valuations live for at least 1 round, not {self.rounds}")
+
+    def feasible(self, roster: Roster, k: int) -> bool:
+        """Whether picking `k` a round is enough to ask everybody in time."""
+        some = those_with_examples(roster)
+        return (len(roster) if some is None else len(some)) <= self.rounds * k
+
+    def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+        refuse_shortage(roster, k)
+        due = self._due(roster, k, rng)
+        if not len(due):
+            return self.selector(roster, k, rng)
+        if len(due) == k:
+            return due
+        # the same columns, with another opinion of who is there
+        others = copy.copy(roster)
+        others.available = np.ones(len(roster), np.bool_)
+        if roster.available is not None:
+            others.available[:] = roster.available
+        others.available[due] = False
+        try:
+            return np.concatenate([due, self.selector(others, k - len(due), rng)])
+        except Shortage as shortage:
+            left = np.array(shortage.eligible, np.int64)
+            refuse_shortage(roster, k, np.sort(np.concatenate([due, left])))
+            raise
+
+    def _due(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+        """Whoever must be picked now, for everybody to get a turn in time."""
+        if not k:
+            return np.empty(0, np.int64)
+        # who has this many rounds left or more is never in the way of others
+        ahead = (len(roster) - 1) // k
+        valued, oldest = roster.valued, roster.round - self.rounds
+        soon = np.flatnonzero(valued <= oldest + ahead)
+        if roster.available is not None:
+            soon = soon[roster.available[soon]]
+        if those_with_examples(roster) is not None:
+            soon = soon[roster.examples[soon] > 0]
+        if not len(soon):
+            return soon
+        when = valued[soon]
+        # of those with at most h rounds left, all but h k must be picked now
+        within = np.cumsum(np.bincount(np.maximum(when - oldest, 0)))
+        count = min(k, int((within - k * np.arange(len(within))).max()))
+        if count <= 0:
+            return soon[:0]
+        near = np.flatnonzero(when <= oldest + int(np.searchsorted(within, count)))
+        soon, when = soon[near], when[near]
+        edge = np.partition(when, count - 1)[count - 1]
+        older, level = soon[when < edge], soon[when == edge]
+        drawn = rng.choice(len(level), count - len(older), replace=False, shuffle=False)
+        return np.concatenate([older, level[drawn]])
