@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from hubless.simulate import checkpoint
 from hubless.study import fedavg
 from hubless.study.fedavg import TARGETS, Run, main, module, planned, table
+from hubless.study.results import write
 
 TWO_CELLS = ["--model", "2nn", "--split", "shards", "--only", "*-e1-*", "--device", "cpu"]
 LAST = "2nn-shards-e1-b10-lr0.1"
@@ -54,7 +55,7 @@ def _kept(out: Path) -> dict[str, str]:
 
 
 def _result(out: Path, run: Run) -> None:
-    fedavg._write(out / f"{run.cell}-lr{run.lr:g}" / "result.json", json.dumps(asdict(run)))
+    write(out / f"{run.cell}-lr{run.lr:g}" / "result.json", json.dumps(asdict(run)))
 
 
 def _round(folder: Path) -> int:

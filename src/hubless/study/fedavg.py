@@ -27,9 +27,10 @@ from hubless.data import iid, shards
 from hubless.data.sources import mnist
 from hubless.data.sources.base import Split
 from hubless.errors import Diverged, HublessError
-from hubless.simulate.callbacks import Checkpoint, EarlyStop, Row
+from hubless.simulate.callbacks import Checkpoint, EarlyStop
 from hubless.simulate.engine import Local
 from hubless.simulate.simulation import Simulation
+from hubless.study.results import Watch, write
 from hubless.train.losses import accuracy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -82,26 +83,6 @@ class Run:
         return self.diverged or len(self.curve) >= rounds or self.rounds < math.inf
 
 
-@dataclass
-class Watch:
-    """Says how a run goes, and ends it when the time is up."""
-
-    label: str
-    rounds: int
-    deadline: float
-    said: tuple[float, float] | None = None
-
-    def __call__(self, simulation: Simulation, row: Row) -> bool:
-        now, at, value = time.monotonic(), row["round"], row["accuracy"]
-        since, last = self.said or (-math.inf, at)
-        if now - since >= 5:
-            left = (now - since) / max(at - last, 1) * (self.rounds - at)
-            more = f", at most {left:.0f} s to go" if self.said else ""
-            print(f"{self.label}: round {at}, accuracy {value:.2%}{more}", file=sys.stderr)
-            self.said = (now, at)
-        return now >= self.deadline
-
-
 def complete(
     runs: Sequence[Run], data: Split, out: Path, rounds: int, engine: Local, deadline: float
 ) -> bool:
@@ -115,12 +96,13 @@ def complete(
         if time.monotonic() >= deadline:
             return False
         folder = out / f"{run.cell}-lr{run.lr:g}"
-        watch = Watch(f"run {place} of {len(runs)}, {run.cell} at {run.lr:g}", most, deadline)
+        label = f"run {place} of {len(runs)}, {run.cell} at {run.lr:g}"
+        watch = Watch(label, most, deadline, "accuracy")
         run = train(run, data, folder, engine, watch)
         if not run.finished(most):
             return False
-        _write(folder / "result.json", json.dumps(asdict(run)))
-        print(f"{watch.label}: {len(run.curve)} rounds, best {run.best:.2%}", file=sys.stderr)
+        write(folder / "result.json", json.dumps(asdict(run)))
+        print(f"{label}: {len(run.curve)} rounds, best {run.best:.2%}", file=sys.stderr)
     return True
 
 
@@ -228,21 +210,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (HublessError, KeyboardInterrupt) as error:
         parser.exit(1, f"{str(error) or 'interrupted'}\n")
     rows = table(asked.out)
-    _write(asked.out / "table.json", json.dumps(rows, indent=1))
-    _write(asked.out / "table.md", _markdown(rows))
+    write(asked.out / "table.json", json.dumps(rows, indent=1))
+    write(asked.out / "table.md", _markdown(rows))
     print(_markdown(rows))
     return 0 if done else 3
 
 
 def _prepare(batch: Batch) -> Batch:
     return {**batch, "x": batch["x"].unsqueeze(1) / 255}
-
-
-def _write(path: Path, text: str) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_suffix(".part")
-    staged.write_text(text, encoding="utf-8")
-    staged.replace(path)
 
 
 if __name__ == "__main__":

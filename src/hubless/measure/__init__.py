@@ -1,0 +1,1 @@
+"""Measures: how good predictions are, beyond a mean over examples."""

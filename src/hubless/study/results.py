@@ -1,0 +1,76 @@
+"""What studies share: watching a run, and files that are whole or not there."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from hubless.simulate.callbacks import Row
+from hubless.simulate.simulation import Simulation
+
+
+@dataclass
+class Watch:
+    """Says how a run goes, and ends it when the time is up.
+
+    `metric` is what it tells of a round, and `after` how many rounds other runs will take.
+    """
+
+    label: str
+    rounds: int
+    deadline: float
+    metric: str
+    after: int = 0
+    said: tuple[float, float] | None = None
+
+    def __call__(self, simulation: Simulation, row: Row) -> bool:
+        now, at = time.monotonic(), row["round"]
+        since, last = self.said or (-math.inf, at)
+        if now - since >= 5:
+            left = (now - since) / max(at - last, 1) * (self.rounds - at + self.after)
+            known = [row[self.metric] for row in simulation.rows if self.metric in row][-1:]
+            told = "".join(f", {self.metric} {value:.4f}" for value in known)
+            more = f", at most {left:.0f} s to go" if self.said else ""
+            print(f"{self.label}: round {at}{told}{more}", file=sys.stderr)
+            self.said = (now, at)
+        return now >= self.deadline
+
+
+def write(path: Path, text: str) -> None:
+    """Write a file, whatever stood there staying until the new one is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    staged = path.with_suffix(".part")
+    staged.write_text(text, encoding="utf-8")
+    staged.replace(path)
+
+
+def add_line(path: Path, record: Mapping[str, Any]) -> None:
+    """Add a record to a file of JSON lines, for good when this returns."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path, "ab+") as file:
+        if file.tell():
+            file.seek(-1, os.SEEK_END)
+            if file.read(1) != b"\n":
+                # whoever wrote the last line was killed over it
+                file.write(b"\n")
+        file.write(json.dumps(record).encode() + b"\n")
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def lines(path: Path) -> list[dict[str, Any]]:
+    """The records of a file of JSON lines, but for those that were not written to their end."""
+    found = []
+    for line in path.read_bytes().splitlines() if path.exists() else ():
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            continue
+    return found
