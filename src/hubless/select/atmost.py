@@ -35,14 +35,14 @@ class AtMost:
         except Shortage as shortage:
             return np.array(shortage.eligible, np.int64)
 
-    def inclusion(self, roster: Roster, k: int) -> Floats:
-        """How likely everybody is to be among at most `k`."""
+    def inclusion(self, roster: Roster, k: int, clients: Ints | None = None) -> Floats:
+        """How likely everybody is to be among at most `k`; or these clients only."""
         inclusion = getattr(self.selector, "inclusion", None)
         if inclusion is None:
             raise SelectionError(f"{self.selector!r} does not know its inclusion probabilities")
         try:
-            return np.asarray(inclusion(roster, k), np.float64)
+            return np.asarray(inclusion(roster, k, clients), np.float64)
         except Shortage as shortage:
             chances = np.zeros(len(roster))
             chances[shortage.eligible] = 1.0
-            return chances
+            return chances if clients is None else chances[clients]

@@ -42,7 +42,7 @@ def kinds() -> dict[str, type[Selector]]:
 
 
 def named(text: str) -> Selector:
-    """The selector that a text names, with its settings in order or by name after colons.
+    """The selector that a text names, with its settings by name or in order after colons.
 
     `file.py:name` is one from a file: a decorated function, a selector, or a class of them.
 
@@ -50,6 +50,8 @@ def named(text: str) -> Selector:
     Activity('n', 'exact', unbiased=False)
     >>> named("at-most:heavy:share=0.1")
     AtMost(selector=Heavy(share=0.1))
+    >>> named("refreshed:rounds=20:heavy")
+    Refreshed(selector=Heavy(share=0.2), rounds=20)
     """
     path, _, name = text.rpartition(":")
     if path.endswith(".py"):
@@ -74,9 +76,10 @@ def _made(text: str, kind: Any, settings: list[str]) -> Selector:
     for place, setting in enumerate(settings):
         name, equals, value = setting.partition("=")
         if not equals:
-            if place >= len(order):
+            left = [field for field in order if field not in given]
+            if not left:
                 raise SelectionError(f"{text!r} has more settings than {order}")
-            name, value = order[place], setting
+            name, value = left[0], setting
         if name not in order or name in given:
             raise SelectionError(f"{text!r} sets {name!r}: there are {order}, each once")
         if hints[name] is Selector:

@@ -154,8 +154,8 @@ class Unbiased(Selector, Protocol):
 
     unbiased: bool
 
-    def inclusion(self, roster: Roster, k: int) -> Floats:
-        """How likely each client of the roster is among the `k`."""
+    def inclusion(self, roster: Roster, k: int, clients: Ints | None = None) -> Floats:
+        """How likely each client of the roster is among the `k`; or these clients only."""
         ...
 
 

@@ -98,7 +98,7 @@ def weigh(simulation: Simulation, clients: Ints, picked: int) -> Floats:
     selector = cast(Unbiased, simulation.selector)
     everyone = strategy.weighting(sizes.astype(float), np.zeros(len(sizes)), None)
     everyone = np.where(sizes > 0, everyone, 0.0)
-    included = selector.inclusion(simulation.roster, picked)[clients]
+    included = selector.inclusion(simulation.roster, picked, clients)
     return np.asarray(everyone[clients] / (everyone.sum() * included))
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -16,7 +15,7 @@ from torch import Tensor
 
 from hubless.data.population import Population
 from hubless.errors import DataError, Diverged, SelectionError
-from hubless.events import Ended, Events, Listener, Started, Trained, to_file
+from hubless.events import Ended, Events, Listener, Started, to_file
 from hubless.rng import stream
 from hubless.select.roster import Roster, Selector
 from hubless.select.uniform import Uniform
@@ -25,6 +24,7 @@ from hubless.simulate.callbacks import Callback, Checkpoint
 from hubless.simulate.clock import Buffered, Clock, Devices, Pace
 from hubless.simulate.engine import Local
 from hubless.simulate.evaluate import Evaluation
+from hubless.simulate.history import Done
 from hubless.simulate.pace import Asynchronous, Synchronous, Version, is_unbiased
 from hubless.simulate.work import Engine, Work, to_tensors
 from hubless.strategy.base import Strategy
@@ -51,27 +51,16 @@ class EngineChoice(Protocol):
         ...
 
 
-@dataclass(frozen=True)
-class _Done:
-    """A round whose figures are still on the device."""
-
-    round: int
-    version: Version
-    means: Mapping[str, Tensor]
-    seconds: float
-    valuations: NDArray[np.float64] | None
-    epsilon: float
-
-
 class Simulation:
     """Trains a task over a population, a cohort per round.
 
     `cohort` is how many clients train in a round (a share of all, below 1). `test` is evaluated
     every `evaluate_every` rounds. `value` is what clients say training them is worth, for
-    selectors that look at it, and `private` the noise that they add. `devices` gives clients speeds
-    and a virtual clock; `pace` says whether rounds wait for stragglers (`Pace`) or not at all
-    (`Buffered`). `events` is a file for JSON lines, or listeners. The same seed gives the same
-    result. What is known of every client is in `roster`.
+    selectors that look at it, and `private` the noise that they add; what that gives away is
+    counted in `ledger`, which may have a budget. `devices` gives clients speeds and a virtual
+    clock; `pace` says whether rounds wait for stragglers (`Pace`) or not at all (`Buffered`).
+    `events` is a file for JSON lines, or listeners. The same seed gives the same result. What is
+    known of every client is in `roster`.
 
     >>> from torch import nn
     >>> from hubless.train.optimizers import SGD
@@ -95,6 +84,7 @@ class Simulation:
         selector: Selector | None = None,
         value: Value | None = None,
         private: Mechanism | None = None,
+        ledger: Ledger | None = None,
         cohort: float = 10,
         seed: int = 0,
         engine: EngineChoice | None = None,
@@ -125,12 +115,12 @@ class Simulation:
         size = 4 * self._work.layout.size
         self.clock = None if devices is None else Clock(devices, len(population), size, seed)
         self.roster = self._roster()
-        self.ledger = None if private is None else _ledger(len(population))
+        self.ledger = ledger or (None if private is None else _ledger(len(population)))
         self._pace = Asynchronous(pace) if isinstance(pace, Buffered) else Synchronous(pace)
         self._engine: Engine | None = None
         self._kept, self._threads = False, torch.get_num_threads()
         self._evaluation: Evaluation | None = None
-        self._held: list[_Done] = []
+        self._held: list[Done] = []
         self.flat = self._work.layout.flatten(task.module)
         self._slots: tuple[Tensor, ...] = ()
         self.round = 0
@@ -295,21 +285,21 @@ class Simulation:
             raise
         valuations, epsilon = self._note(version)
         took = time.perf_counter() - started
-        self._held.append(_Done(self.round, version, means, took, valuations, epsilon))
+        self._held.append(Done(self.round, version, means, took, valuations, epsilon))
         at_hand = self.engine.device.type == "cpu"
         if at_hand or evaluated or last or len(self._held) >= _HELD_BACK:
             return self._report()
         return False
 
-    def _note(self, version: Version) -> tuple[NDArray[np.float64] | None, float]:
+    def _note(self, version: Version) -> tuple[NDArray[np.float64] | None, float | None]:
         """Write into the roster who was picked, who answered, and what they said they are worth."""
         roster, clients = self.roster, version.clients
         roster.round = self.round - 1
         roster.record_selected(version.picked)
         if version.values is None:
             roster.record_seen(clients)
-            return None, 0.0
-        values, epsilon = version.values.double().cpu().numpy(), 0.0
+            return None, None
+        values, epsilon = version.values.double().cpu().numpy(), None
         if self.private is not None and self.ledger is not None:
             rng = stream(self.seed, "private", self.round)
             values = self.private.report(clients, values, self.ledger, rng)
@@ -322,62 +312,12 @@ class Simulation:
         held, self._held = self._held, []
         stop = False
         for done in held:
-            row = self._row(done)
+            row = done.row(self.recipe, 4 * self._work.layout.size)
             self.rows.append(row)
-            self.events.emit(self._event(done, row))
+            self.events.emit(done.event(row))
             for callback in self.callbacks:
                 stop = bool(callback(self, row)) or stop
         return stop
-
-    def _row(self, done: _Done) -> dict[str, float]:
-        version, size = done.version, 4 * self._work.layout.size
-        row: dict[str, float] = {
-            "round": done.round,
-            "clients": len(version.clients),
-            "examples": int(version.examples.sum()),
-            "skipped": version.skipped,
-            "dropped": version.dropped,
-            "train_loss": float("nan"),
-            "bytes_down": len(version.picked) * size,
-            "bytes_up": len(version.clients) * size,
-            "seconds": done.seconds,
-            "virtual": version.virtual,
-        }
-        if version.losses is not None:
-            losses = version.losses.double().cpu().numpy()
-            if not np.isfinite(losses).all():
-                self._diverged(done, int(version.clients[int(np.argmin(np.isfinite(losses)))]))
-            seen = (self.recipe.examples_for(version.examples)).sum()
-            row["train_loss"] = float(losses.sum() / seen)
-        if self.ledger is not None:
-            row["epsilon"] = done.epsilon
-        row.update({name: float(mean) for name, mean in done.means.items()})
-        return row
-
-    def _diverged(self, done: _Done, client: int) -> None:
-        lr = self.recipe.lr(done.round - 1)
-        raise Diverged(
-            f"the loss of client {client} is not finite in round {done.round}: training diverged. "
-            f"Try a learning rate below {lr:g}, clip=1.0 in the recipe, or look at that client's "
-            "data (simulation.population.client(...))",
-            client,
-            done.round,
-        )
-
-    def _event(self, done: _Done, row: Mapping[str, float]) -> Trained:
-        measured = {"train_loss": row["train_loss"], **{name: row[name] for name in done.means}}
-        return Trained(
-            round=done.round,
-            cohort=done.version.clients.tolist(),
-            skipped=done.version.skipped,
-            dropped=done.version.dropped,
-            metrics=measured,
-            bytes_down=int(row["bytes_down"]),
-            bytes_up=int(row["bytes_up"]),
-            seconds=done.seconds,
-            virtual=done.version.virtual,
-            valuations=None if done.valuations is None else done.valuations.tolist(),
-        )
 
     def _save_last(self) -> None:
         for callback in self.callbacks:
