@@ -56,7 +56,7 @@ def _laplace(x: float) -> float:
         (Gaussian(sigma=3.0, clip=2.0), 0.5, 6.0, _normal),
         (Count(epsilon=0.2), 17.0, 5.0, _laplace),
     ],
-    ids=repr,
+    ids=["laplace", "wide laplace", "gaussian", "count"],
 )
 def test_noise_has_the_distribution_it_should(
     mechanism: Additive, value: float, scale: float, below: Callable[[float], float]
