@@ -163,3 +163,24 @@ def test_tuning_tries_rates_around_the_usual_one() -> None:
     assert len(list(planned())) == 24
     assert [run.lr for run in planned(tune=1)][:3] == [0.5, 0.23, 1.1]
     assert {run.lr for run in planned(rates=[0.3])} == {0.3}
+
+
+def test_a_selector_of_one_s_own_decides_who_trains(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "import numpy as np\n"
+        "import hubless.select\n\n"
+        "@hubless.select.selector\n"
+        "def first(roster, k, rng):\n"
+        "    return np.arange(k)\n"
+    )
+    out, cells = tmp_path / "out", [*TWO_CELLS, "--only", "*-e1-ball*", "--data", data]
+    assert main([*cells, "--rounds", "2", "--selector", f"{mine}:first", "--out", str(out)]) == 0
+    (run,) = json.loads((out / "table.json").read_text())
+    assert run["selector"] == f"{mine}:first"
+    assert f"shards, {mine}:first" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main([*cells, "--selector", f"{mine}:last", "--out", str(out)])
+    assert "has no 'last': it has first" in capsys.readouterr().err

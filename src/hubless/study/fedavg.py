@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import sys
 import time
 from bisect import bisect_left
@@ -27,6 +28,7 @@ from hubless.data import iid, shards
 from hubless.data.sources import mnist
 from hubless.data.sources.base import Split
 from hubless.errors import Diverged, HublessError
+from hubless.select.naming import named
 from hubless.simulate.callbacks import Checkpoint, EarlyStop
 from hubless.simulate.engine import Local
 from hubless.simulate.simulation import Simulation
@@ -57,10 +59,14 @@ class Run:
     lr: float
     curve: Sequence[float] = ()
     diverged: bool = False
+    selector: str = "uniform"
 
     @property
     def cell(self) -> str:
-        return f"{self.model}-{self.split}-e{self.epochs}-b{self.batch or 'all'}"
+        cell = f"{self.model}-{self.split}-e{self.epochs}-b{self.batch or 'all'}"
+        if self.selector == "uniform":
+            return cell
+        return f"{cell}-{re.sub('[^A-Za-z0-9.]+', '-', self.selector)}"
 
     @property
     def steps(self) -> int:
@@ -115,6 +121,7 @@ def train(run: Run, data: Split, folder: Path, engine: Local, watch: Watch) -> R
         Task(module(run.model), metrics={"accuracy": accuracy}, prepare=_prepare),
         data.train.partition(dealt),
         recipe=Recipe(SGD(run.lr), epochs=run.epochs, batch=run.batch),
+        selector=named(run.selector),
         cohort=0.1,
         engine=engine,
         test=data.test,
@@ -142,13 +149,13 @@ def module(model: str) -> nn.Module:
     return nn.Sequential(*first, *second, nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
-def planned(tune: int = 0, rates: Sequence[float] = ()) -> Iterator[Run]:
+def planned(tune: int = 0, rates: Sequence[float] = (), selector: str = "uniform") -> Iterator[Run]:
     """Every cell at these rates, or at its usual one and so many to either side of it."""
     around = sorted(range(-tune, tune + 1), key=abs)
     for (model, split), usual in RATES.items():
         for (epochs, batch), rate in zip(RECIPES, usual, strict=True):
             for lr in rates or [float(f"{rate * 10 ** (place / 3):.2g}") for place in around]:
-                yield Run(model, split, epochs, batch, lr)
+                yield Run(model, split, epochs, batch, lr, selector=selector)
 
 
 def _results(out: Path) -> list[Run]:
@@ -175,7 +182,10 @@ def table(out: Path) -> list[dict[str, Any]]:
 def _markdown(rows: Sequence[Mapping[str, Any]]) -> str:
     lines = ["| model | split | E | B | u | lr | rounds | speed-up | best |", "|---" * 9 + "|"]
     for row in rows:
-        shown = [row["model"], row["split"], row["epochs"], row["batch"] or "all", row["steps"]]
+        split = row["split"]
+        if row["selector"] != "uniform":
+            split += f", {row['selector']}"
+        shown = [row["model"], split, row["epochs"], row["batch"] or "all", row["steps"]]
         shown += [row["lr"], f"{row['rounds']:.0f}" if "rounds" in row else f"> {row['ran']}"]
         shown += [f"{'> ' * row['at_least']}{row['speedup']:.1f}x" if "speedup" in row else ""]
         lines.append(f"| {' | '.join(map(str, shown))} | {row['best']:.2%} |")
@@ -193,17 +203,20 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--only", default="*", help="a pattern for cells, such as '*-e5-b10'")
     add("--lr", nargs="+", type=float, help="learning rates to try instead of the usual one")
     add("--tune", type=int, nargs="?", const=1, default=0, help="rates to try to either side")
+    add("--selector", default="uniform", help="who trains: activity:n, file.py:name, ...")
     add("--rounds", type=int, default=1000)
     add("--device", default="auto")
     add("--minutes", type=float, default=math.inf, help="stop after so long, with all saved")
     add("--table", action="store_true", help="only make the table of what there is")
     asked = parser.parse_args(arguments)
     deadline, done = time.monotonic() + 60 * asked.minutes, asked.table
-    runs = [run for run in planned(asked.tune, asked.lr or ()) if fnmatch(run.cell, asked.only)]
+    planning = planned(asked.tune, asked.lr or (), asked.selector)
+    runs = [run for run in planning if fnmatch(run.cell, asked.only)]
     runs = [run for run in runs if run.model in asked.model and run.split in asked.split]
     # cheap ones first; a step of the CNN takes about as long as ten of the 2NN
     runs.sort(key=lambda run: run.steps * (10 if run.model == "cnn" else 1))
     try:
+        named(asked.selector)
         if not asked.table:
             data, engine = mnist.load(asked.data), Local(device=asked.device)
             done = complete(runs, data, asked.out, asked.rounds, engine, deadline)
