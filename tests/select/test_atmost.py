@@ -34,8 +34,8 @@ def test_other_errors_are_not_hidden() -> None:
 
 def test_what_is_known_of_the_selector_is_known_of_it() -> None:
     exact, roster = AtMost(Activity("n", "exact", unbiased=True)), Roster([3, 0, 1])
-    assert exact.unbiased and not exact.uses_valuations
-    assert AtMost(Oort()).uses_valuations and not AtMost(Oort()).unbiased
+    assert exact.unbiased and not exact.looks_at
+    assert AtMost(Oort()).looks_at and not AtMost(Oort()).unbiased
     assert exact.inclusion(roster, 1) == pytest.approx([0.75, 0, 0.25])
     assert exact.inclusion(roster, 3).tolist() == [1, 0, 1]
     with pytest.raises(SelectionError, match="does not know"):

@@ -112,5 +112,5 @@ def test_what_cannot_be_corrected_is_refused() -> None:
 
 
 def test_it_says_whether_valuations_are_needed() -> None:
-    assert Reachable(Active()).uses_valuations
-    assert not Reachable(Uniform()).uses_valuations
+    assert Reachable(Active()).looks_at
+    assert not Reachable(Uniform()).looks_at

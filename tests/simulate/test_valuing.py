@@ -16,6 +16,7 @@ from hubless.privacy.ledger import Ledger
 from hubless.privacy.mechanisms import Laplace
 from hubless.select.active import Active
 from hubless.select.activity import Activity
+from hubless.select.optimal import OptimalSampling
 from hubless.select.roster import Roster
 from hubless.select.uniform import Uniform
 from hubless.simulate.callbacks import Checkpoint
@@ -254,3 +255,10 @@ def test_selectors_see_how_fast_and_how_often_there_clients_are() -> None:
     devices = Devices(speed=constant(7.0), availability=constant(1.0))
     simulation(selector=looking, devices=devices).run(rounds=1)
     assert seen == [(7.0, 1.0)]
+
+
+def test_optimal_sampling_looks_at_how_far_clients_moved() -> None:
+    ran = simulation(selector=OptimalSampling(least=0.1), cohort=4, population=people((5,) * 9))
+    assert ran.value == UpdateNorm()
+    ran.run(rounds=3)
+    assert (ran.roster.valuation[ran.roster.selected > 0] > 0).all()

@@ -45,7 +45,7 @@ class Active:
     [1, 4]
     """
 
-    uses_valuations: ClassVar[bool] = True
+    looks_at: ClassVar[str] = "losses"
     reads: ClassVar[tuple[str, ...]] = ("valuation", "examples")
 
     alpha1: float = 0.75

@@ -26,8 +26,8 @@ class AtMost:
         return bool(getattr(self.selector, "unbiased", False))
 
     @property
-    def uses_valuations(self) -> bool:
-        return bool(getattr(self.selector, "uses_valuations", False))
+    def looks_at(self) -> str:
+        return str(getattr(self.selector, "looks_at", ""))
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
         try:

@@ -35,7 +35,7 @@ class Oort:
     [6, 7, 8, 9]
     """
 
-    uses_valuations: ClassVar[bool] = True
+    looks_at: ClassVar[str] = "losses"
 
     preferred: float = math.inf
     alpha: float = 2.0

@@ -31,7 +31,7 @@ class OptimalSampling:
     array([1.        , 0.16666667, 0.33333333, 0.5       ])
     """
 
-    uses_valuations: ClassVar[bool] = True
+    looks_at: ClassVar[str] = "update norms"
     unbiased: ClassVar[bool] = True
 
     least: float = 0.0

@@ -29,7 +29,7 @@ class PowerOfChoice:
     [1]
     """
 
-    uses_valuations: ClassVar[bool] = True
+    looks_at: ClassVar[str] = "losses"
 
     d: int | None = None
 

@@ -43,8 +43,8 @@ class Reachable:
             raise SelectionError(f"{self.selector!r} has no weights(roster) to be corrected")
 
     @property
-    def uses_valuations(self) -> bool:
-        return bool(getattr(self.selector, "uses_valuations", False))
+    def looks_at(self) -> str:
+        return str(getattr(self.selector, "looks_at", ""))
 
     def weights(self, roster: Roster) -> Floats:
         """What chances are in proportion to, of those who are reachable."""

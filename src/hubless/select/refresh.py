@@ -34,7 +34,7 @@ class Refreshed:
     (True, True)
     """
 
-    uses_valuations: ClassVar[bool] = True
+    looks_at: ClassVar[str] = "losses"
 
     selector: Selector = _USUAL
     rounds: int = 100

@@ -142,7 +142,11 @@ class Roster:
 
 
 class Selector(Protocol):
-    """A pure function: the same roster, number and generator state give the same clients."""
+    """A pure function: the same roster, number and generator state give the same clients.
+
+    One that goes by valuations may say what of, in an attribute `looks_at`: "losses" or
+    "update norms".
+    """
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
         """`k` different clients, by their place in the roster."""

@@ -31,7 +31,7 @@ from hubless.strategy.base import Strategy
 from hubless.strategy.fedavg import FedAvg
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from hubless.train.values import LossOverRoot, Value
+from hubless.train.values import LossOverRoot, UpdateNorm, Value
 
 if TYPE_CHECKING:
     import polars
@@ -41,6 +41,9 @@ if TYPE_CHECKING:
 
 _HELD_BACK = 10
 """On a GPU, reading a loss waits for it: so many rounds are reported at once."""
+
+_USUAL_VALUES: dict[str, Value] = {"losses": LossOverRoot(), "update norms": UpdateNorm()}
+"""What selectors mean that say what they look at."""
 
 
 class EngineChoice(Protocol):
@@ -98,8 +101,8 @@ class Simulation:
         self.task, self.population = task, population
         self.recipe, self.strategy = recipe or Recipe(), strategy or FedAvg()
         self.selector: Selector = selector or Uniform()
-        if value is None and getattr(self.selector, "uses_valuations", False):
-            value = LossOverRoot()
+        if value is None:
+            value = _USUAL_VALUES.get(getattr(self.selector, "looks_at", ""))
         self.value, self.private = value, private
         self.cohort = _cohort(cohort, len(population))
         self.seed, self.evaluate_every = seed, evaluate_every
