@@ -18,6 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from hubless.rng import keys
+from hubless.simulate.graphs import capture
 from hubless.simulate.local import descend, lane_gradient, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
 from hubless.simulate.work import Cohort, Ints, Outcome, Work
@@ -30,7 +31,6 @@ from hubless.train.vectorise import vectorised
 logger = logging.getLogger("hubless")
 
 _LONGEST_UNROLL = 16
-_WARM_UPS = 3
 _NARROWEST = 8
 
 
@@ -297,7 +297,7 @@ class Lanes:
             if graph is None and not failed:
                 inputs.extend(g.clone() for g in given)
                 try:
-                    graph = self._capture(lambda: bound(*inputs))
+                    graph = capture(lambda: bound(*inputs), self._state)
                 except RuntimeError as error:
                     failed = True
                     reason = str(error).splitlines()[0]
@@ -310,24 +310,12 @@ class Lanes:
 
         return replay
 
-    def _capture(self, function: Callable[[], None]) -> torch.cuda.CUDAGraph:
-        state = [*self._params, *(s for slots in self._slots for s in slots), *self._sums]
-        state.append(self._losses)
-        state += [part for factor in self._factors for part in (factor.inputs, factor.outputs)]
-        before = [s.clone() for s in state]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UPS):
-                function()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
-        try:
-            with torch.cuda.graph(graph):
-                function()
-        finally:
-            torch._foreach_copy_(state, before)
-        return graph
+    @property
+    def _state(self) -> list[Tensor]:
+        """Everything that a step changes."""
+        slots = [slot for slots in self._slots for slot in slots]
+        factors = [part for factor in self._factors for part in (factor.inputs, factor.outputs)]
+        return [*self._params, *slots, *self._sums, self._losses, *factors]
 
 
 def _compile_here(device: torch.device) -> None:

@@ -17,6 +17,7 @@ from hubless.data.population import Population
 from hubless.errors import Diverged
 from hubless.rng import stream
 from hubless.simulate import checkpoint
+from hubless.simulate.graphs import capture
 from hubless.simulate.work import to_tensors
 from hubless.study.messages import Scorer, Sizes, reading
 from hubless.train.layout import Layout
@@ -27,7 +28,6 @@ from hubless.train.vectorise import vectorised
 logger = logging.getLogger("hubless")
 
 BATCH, PASSES = 128, 2
-_WARM_UPS = 3
 
 
 @dataclass(frozen=True)
@@ -116,24 +116,11 @@ class Pool:
         self._replay()
 
     def _captured(self) -> Callable[[], None]:
-        state = [self._stacked, *self._moments, self._steps]
-        before = [array.clone() for array in state]
-        side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(_WARM_UPS):
-                self._step()
-        torch.cuda.current_stream().wait_stream(side)
-        graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph):
-                self._step()
-            return graph.replay
+            return capture(self._step, [self._stacked, *self._moments, self._steps]).replay
         except RuntimeError as error:
             logger.warning("not captured as a CUDA graph, so slower: %s", error)
             return self._step
-        finally:
-            torch._foreach_copy_(state, before)
 
     def _save(self) -> None:
         arrays = (self._stacked, *self._moments, self._steps)
