@@ -1,0 +1,107 @@
+"""Grids: every cell once, whatever happens in between."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hubless.errors import DataError
+from hubless.study.grid import Cell, Grid, Rows, cells, label
+
+AXES = {"selector": ["uniform", "activity:n"], "set": ["0", "1", "2"]}
+
+
+@dataclass(frozen=True)
+class Counted:
+    """Takes two steps, each written down, and can die between them."""
+
+    log: Path
+    die_in: str = ""
+
+    def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
+        for step in ("first", "second"):
+            if (folder / step).exists():
+                continue
+            with open(self.log, "a") as file:
+                file.write(f"{label(cell)} {step}\n")
+            (folder / step).touch()
+            if step == "first" and label(cell) == self.die_in:
+                os.kill(os.getpid(), signal.SIGKILL)
+            if time.monotonic() >= deadline:
+                return None
+        return [{"decile": d, "perplexity": 10.0 + d + int(cell["set"])} for d in (1, 2)]
+
+
+def test_every_cell_is_run_once_and_rows_know_their_choices(tmp_path: Path) -> None:
+    grid = Grid(AXES, tmp_path / "out")
+    run = Counted(tmp_path / "log")
+    assert grid.complete(run)
+    assert grid.complete(run)
+    assert len((tmp_path / "log").read_text().splitlines()) == 2 * 6
+    frame = grid.frame()
+    assert frame.shape == (12, 4)
+    assert frame.filter(selector="activity:n", set="2", decile=2)["perplexity"].item() == 14.0
+    assert not [path for path in grid.out.iterdir() if path.is_dir()]
+
+
+def test_a_killed_study_loses_no_finished_cell_and_repeats_none(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    script = (
+        "from pathlib import Path\n"
+        "from hubless.study.grid import Grid\n"
+        "from tests.study.test_grid import AXES, Counted\n"
+        f"Grid(AXES, Path({str(tmp_path / 'out')!r})).complete("
+        f"Counted(Path({str(log)!r}), 'activity_n-0'))\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    grid = Grid(AXES, tmp_path / "out")
+    assert sorted(grid.finished()) == ["uniform-0", "uniform-1", "uniform-2"]
+    assert grid.complete(Counted(log))
+    assert sorted(log.read_text().splitlines()) == sorted(
+        f"{label(cell)} {step}" for cell in cells(AXES) for step in ("first", "second")
+    )
+    assert grid.frame().shape == (12, 4)
+
+
+def test_cells_run_side_by_side_come_to_the_same(tmp_path: Path) -> None:
+    alone, together = Grid(AXES, tmp_path / "a"), Grid(AXES, tmp_path / "b")
+    assert alone.complete(Counted(tmp_path / "log a"))
+    assert together.complete(Counted(tmp_path / "log b"), workers=2)
+    order = ["selector", "set", "decile"]
+    assert together.frame().sort(order).equals(alone.frame().sort(order))
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_deadline_ends_it_with_all_that_is_finished_kept(tmp_path: Path, workers: int) -> None:
+    grid = Grid(AXES, tmp_path / "out")
+    run = Counted(tmp_path / "log")
+    assert not grid.complete(run, deadline=time.monotonic() - 1, workers=workers)
+    assert not grid.finished()
+    assert grid.complete(run, workers=workers)
+
+
+def test_what_is_left_is_told_as_cells_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Grid({"set": ["0", "1"]}, tmp_path).complete(Counted(tmp_path / "log"))
+    told = capsys.readouterr().err
+    assert "cell 1 of 2: set 0; about 0 s to go\ncell 2 of 2: set 1\n" in told
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [({"set": []}, "no choice of set"), ({"set": ["0", "0"]}, "a choice of set twice")],
+)
+def test_a_grid_without_choices_or_with_one_twice_is_refused(
+    axes: dict[str, list[str]], message: str
+) -> None:
+    with pytest.raises(DataError, match=message):
+        cells(axes)
