@@ -10,6 +10,7 @@ goes, and one JSON line at the end.
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import sys
@@ -137,12 +138,35 @@ def million_overhead_ms(rounds: int = 30) -> float:
     return 1e3 * statistics.median(np.subtract(whole, training)[5:].tolist())
 
 
+def ten_million_gib() -> float:
+    """The most memory that rounds over ten million clients took, the data and torch included."""
+    command = [sys.executable, __file__, "--ten-million"]
+    return float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+
+
+def run_ten_million() -> None:
+    clients = 10_000_000
+    rng = np.random.default_rng(0)
+    columns = {
+        "x": rng.standard_normal((clients, 16), dtype=np.float32),
+        "y": rng.integers(0, 2, clients, dtype=np.int8),
+    }
+    people = hubless.Population(columns, np.arange(clients + 1))
+    engine = hubless.Local(lanes=10, compiled=False, processes=1)
+    hubless.Simulation(hubless.Task(nn.Linear(16, 2)), people, cohort=100, engine=engine).run(2)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / (1 << 20))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--workloads", nargs="+", choices=ROUNDS, default=list(ROUNDS))
     parser.add_argument("--turns", type=int, default=5)
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--ten-million", action="store_true", help="only the memory of that")
     args = parser.parse_args()
+    if args.ten_million:
+        run_ten_million()
+        return
     figures: dict[str, float] = {}
     for workload in args.workloads:
         medians = compare(workload, args.turns, args.processes)
@@ -153,6 +177,7 @@ def main() -> None:
         if half is not None:
             figures[f"{workload}_bf16_vs_pfl"] = round(medians["pfl"] / half, 3)
     figures["million_overhead_ms"] = round(million_overhead_ms(), 3)
+    figures["ten_million_gib"] = round(ten_million_gib(), 2)
     print(json.dumps(figures))
 
 
