@@ -6,12 +6,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from hubless.errors import DataError
-from hubless.measure.auc import auc
+from hubless.measure.auc import auc, auc_by
 
 
 def _by_pairs(scores: list[float], labels: list[bool]) -> Fraction:
@@ -54,3 +54,25 @@ def test_scores_that_say_nothing_give_one_half() -> None:
 def test_what_has_no_auc_is_refused(scores: object, labels: object, message: str) -> None:
     with pytest.raises(DataError, match=message):
         auc(scores, labels)  # type: ignore[arg-type]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-2, 2) | st.floats(-1, 1), st.booleans(), st.integers(-1, 3)))
+)
+def test_within_groups_it_is_that_of_each_group_alone(
+    examples: list[tuple[float, bool, int]],
+) -> None:
+    scores, labels, group = (np.array([e[i] for e in examples]) for i in range(3))
+    got = auc_by(scores, labels.astype(bool), group.astype(np.int64), 4)
+    for one in range(4):
+        mine = [(s, y) for s, y, g in examples if g == one]
+        if len({y for _, y in mine}) < 2:
+            assert np.isnan(got[one])
+        else:
+            assert got[one] == float(_by_pairs([s for s, _ in mine], [y for _, y in mine]))
+
+
+def test_groups_are_as_many_as_are_asked_for() -> None:
+    assert auc_by([], [], []).shape == (0,)
+    np.testing.assert_array_equal(auc_by([1, 2], [0, 1], [1, 1], 3), [np.nan, 1.0, np.nan])

@@ -12,10 +12,12 @@ from hubless.data.partition import (
     shards,
 )
 from hubless.data.population import Population
+from hubless.data.timeline import Timeline
 
 __all__ = [
     "Parts",
     "Population",
+    "Timeline",
     "by_column",
     "dirichlet",
     "iid",

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hubless.data import tables
 from hubless.data.population import Population
+from hubless.data.sources.table import by_time, in_rows, instants
 from hubless.errors import DataError
 
 
@@ -18,19 +19,15 @@ def read_messages(paths: Sequence[Path], more: Mapping[str, type[str] | type[boo
     """One client per user, with columns `text`, `time` (in UTC) and more, in the order of time.
 
     The files have columns `user, timestamp, text` and those of `more`, which are strings, or bools
-    that may be stored as 0 and 1. A timestamp of another zone is turned into UTC; one without a
-    zone is taken to be UTC.
+    that may be stored as 0 and 1. A timestamp, a datetime or a text in ISO 8601, of another zone is
+    turned into UTC; one without a zone is taken to be UTC.
     """
     where = ", ".join(str(path) for path in paths)
     stored = {"text": "text", "time": "timestamp", **{name: name for name in more}}
     user, columns = tables.read_parquet(paths, "user", stored)
     if not len(user):
         raise DataError(f"{where} holds no messages")
-    if columns["time"].dtype.kind != "M":
-        raise DataError(
-            f"{where}: column 'timestamp' holds {columns['time'].dtype}: store it as a datetime"
-        )
-    columns["time"] = time = columns["time"].astype("datetime64[us]")
+    columns["time"] = instants(columns["time"], "timestamp", in_rows(where))
     _check_texts("user", user, where)
     _check_texts("text", columns["text"], where)
     for name, kind in more.items():
@@ -38,10 +35,7 @@ def read_messages(paths: Sequence[Path], more: Mapping[str, type[str] | type[boo
             columns[name] = _bools(name, columns[name], where)
         else:
             _check_texts(name, columns[name], where)
-    if (time[1:] < time[:-1]).any():
-        order = np.argsort(time, kind="stable")
-        user, columns = user[order], {name: values[order] for name, values in columns.items()}
-    return Population.by(columns, user)
+    return by_time(columns, user)
 
 
 def _check_texts(name: str, values: NDArray[Any], where: str) -> None:
