@@ -219,6 +219,19 @@ class Simulation:
         values = self._on(test).values(self.flat)
         return {name: each.cpu().numpy() for name, each in values.items()}
 
+    def go_on_from(self, earlier: Simulation, *, optimizer: bool = False) -> None:
+        """Start from the params that another simulation ended with.
+
+        With `optimizer`, what its server optimizer remembers is taken over, too.
+        """
+        if self.round:
+            raise DataError(f"{self.round} rounds are done: it is too late to start from elsewhere")
+        if len(earlier.flat) != len(self.flat):
+            raise DataError("the earlier simulation trained another model")
+        self.flat = earlier.flat.clone()
+        if optimizer:
+            self._slots = tuple(slot.clone() for slot in earlier._slots)
+
     def arrive(self, reduced: Tensor) -> None:
         """Take the strategy's step towards what updates were reduced to."""
         current = self.flat

@@ -1,0 +1,271 @@
+"""When clients train, and who: Dupuy et al. (2022), on any messages with clients and times.
+
+A grid of algorithm x selector x horizon x set of clients. A horizon is so many months before the
+last, all at once ("6"), or consecutive segments of them ("3x2"), each starting from the model of
+the one before. The last month is the test. Settings are a TOML file; data are prepared once, and
+cells need nothing but that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.data.population import Population
+from hubless.data.timeline import Timeline
+from hubless.errors import DataError, Diverged, HublessError
+from hubless.measure.deciles import decile_of
+from hubless.measure.outcome import Outcome
+from hubless.select.atmost import AtMost
+from hubless.select.naming import named
+from hubless.simulate.callbacks import Checkpoint
+from hubless.simulate.engine import Local
+from hubless.simulate.simulation import Simulation
+from hubless.strategy.base import Strategy
+from hubless.strategy.fedadam import FedAdam
+from hubless.strategy.fedavg import FedAvg
+from hubless.study.grid import Cell, Grid, Rows
+from hubless.study.results import Watch, write
+from hubless.study.settings import Settings
+from hubless.train.language import Size, masked_lm
+from hubless.train.optimizers import SGD
+from hubless.train.recipe import Recipe
+from hubless.train.task import Task
+from hubless.train.tokens import Vocabulary
+
+Continual = tuple[int, int]
+"""Segments, and the months of each."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """How a cell is run, on data that lies prepared in a folder."""
+
+    settings: Settings
+    prepared: Path
+    engine: Local
+
+    def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
+        settings = self.settings
+        timeline, vocabulary = _opened(self.prepared)
+        timeline = sets_of(timeline, settings)[int(cell["set"])]
+        windows = periods(timeline, cell["horizon"])
+        test = timeline.test
+        rows: list[dict[str, Any]] = []
+        earlier: Simulation | None = None
+        for number, window in enumerate(windows, 1):
+            simulation = self._simulation(cell, vocabulary, window, folder / f"period-{number}")
+            if not simulation.resume(folder / f"period-{number}") and earlier is not None:
+                simulation.go_on_from(earlier, optimizer=settings.carry)
+            rounds = max(1, settings.rounds // len(windows))
+            simulation.callbacks.append(Watch(folder.name, rounds, deadline, "train_loss"))
+            try:
+                simulation.run(rounds)
+            except Diverged as error:
+                print(f"{folder.name}: {error}", file=sys.stderr)
+                return [*rows, {"period": number, "decile": None, "diverged": True}]
+            if simulation.round < rounds:
+                return None
+            rows += measured(number, Outcome.of(test, simulation.evaluate_by_example(test)))
+            earlier = simulation
+        return rows
+
+    def _simulation(
+        self, cell: Cell, vocabulary: Vocabulary, window: Population, folder: Path
+    ) -> Simulation:
+        settings = self.settings
+        present = int((window.sizes > 0).sum())
+        return Simulation(
+            _task(vocabulary, settings.model, settings.seed),
+            window,
+            recipe=Recipe(
+                SGD(settings.rates[cell["algorithm"]]["client"]),
+                batch=settings.batch,
+                precision=settings.precision,
+            ),
+            strategy=_strategy(cell["algorithm"], settings.rates[cell["algorithm"]]),
+            selector=AtMost(named(cell["selector"])),
+            cohort=min(settings.cohort, present),
+            seed=settings.seed + int(cell["set"]),
+            engine=self.engine,
+            callbacks=[Checkpoint(folder, every=settings.save_every)],
+        )
+
+
+def measured(period: int, outcome: Outcome) -> list[dict[str, Any]]:
+    """Rows for the whole test set (decile None) and for each decile of clients."""
+    decile = decile_of(outcome.sizes)
+    rows = []
+    for number in (None, *range(1, 11)):
+        chosen = decile > 0 if number is None else decile == number
+        if not chosen.any():
+            continue
+        group = np.where(chosen, 0, -1)[outcome.owner]
+        pooled = outcome.pooled(group, 1)
+        figures = {name: float(values[0]) for name, values in pooled.items()}
+        rows.append({"period": period, "decile": number, "clients": int(chosen.sum()), **figures})
+    return rows
+
+
+def periods(timeline: Timeline, horizon: str) -> list[Population]:
+    """The windows that are trained on one after the other: one, or the segments of "3x2".
+
+    >>> months = np.arange("2020-01", "2021-01", dtype="datetime64[M]").astype("datetime64[us]")
+    >>> line = Timeline.of(Population.pooled({"time": months}))
+    >>> [window.examples for window in periods(line, "11") + periods(line, "3x2")]
+    [11, 2, 2, 2]
+    """
+    count, times, months = horizon.partition("x")
+    if not count.isdigit() or (times and not months.isdigit()):
+        raise DataError(f"a horizon is months, such as 6, or segments x months (3x2): {horizon!r}")
+    if not times:
+        return [timeline.last(int(count))]
+    return list(timeline.segments(int(months), int(count)))
+
+
+def sets_of(timeline: Timeline, settings: Settings) -> Sequence[Timeline]:
+    """The timeline of each resampled set of clients."""
+    return timeline.resampled(settings.sets, share=settings.share, seed=settings.seed)
+
+
+def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
+    """Write everything that cells need: encoded messages, vocabulary, novelty of segments."""
+    from hubless.measure.novelty import Novelty
+
+    people = settings.messages(data)
+    timeline = Timeline.of(people)
+    if settings.window is not None:
+        timeline = timeline.between(*settings.window)
+    people = timeline.population
+    seen = timeline.window(timeline.start, timeline.stop - 1)
+    texts: NDArray[Any] = people.columns["text"]
+    rows = seen.rows if seen.rows is not None else np.arange(seen.examples)
+    vocabulary = Vocabulary.trained(texts[rows].tolist(), settings.vocabulary)
+    columns = vocabulary.columns(texts, settings.length)
+    encoded = {**columns, "time": people.columns["time"]}
+    folder.mkdir(parents=True, exist_ok=True)
+    vocabulary.save(folder / "vocabulary.json")
+    novelty = []
+    for place, line in enumerate(sets_of(timeline, settings)):
+        for horizon in settings.horizons:
+            windows = periods(line, horizon)
+            for number in range(2, len(windows) + 1):
+                earlier = _joined(windows[: number - 1])
+                found = Novelty.between(earlier, windows[number - 1]).by_decile()
+                more = {"set": str(place), "period": number}
+                novelty += [{**more, **row} for row in found.to_dicts()]
+    write(folder / "novelty.json", json.dumps(novelty))
+    # last: what is there is complete
+    replace(people, columns=encoded).packed().save(folder / "messages")
+
+
+def _joined(windows: Sequence[Population]) -> Population:
+    """Views of the same columns as one, each client's rows together."""
+    first = windows[0]
+    owner = np.concatenate([np.repeat(np.arange(len(w)), w.sizes) for w in windows])
+    rows = np.concatenate([_rows(w) for w in windows])
+    order = np.argsort(owner, kind="stable")
+    sizes = sum(w.sizes for w in windows)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    return Population(first.columns, offsets, rows[order], first.names)
+
+
+def _rows(window: Population) -> NDArray[np.int64]:
+    return np.arange(window.examples) if window.rows is None else window.rows
+
+
+@lru_cache(maxsize=1)
+def _opened(prepared: Path) -> tuple[Timeline, Vocabulary]:
+    people = Population.open(prepared / "messages", mmap=False)
+    return Timeline.of(people), Vocabulary.load(prepared / "vocabulary.json")
+
+
+@lru_cache(maxsize=1)
+def _task(vocabulary: Vocabulary, model: str | Size, seed: int) -> Task:
+    return masked_lm(vocabulary, model, seed=seed)
+
+
+def _strategy(algorithm: str, rates: Mapping[str, float]) -> Strategy:
+    if algorithm == "fedavg":
+        return FedAvg()
+    return FedAdam(rates["server"], tau=rates.get("tau", 1e-3))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Prepare, run what is not finished, and draw; 0 when all is finished, 3 otherwise."""
+    parser = argparse.ArgumentParser(prog="python -m hubless.study.continual", description=__doc__)
+    add = parser.add_argument
+    add("settings", type=Path, help="a TOML file, such as those in studies/")
+    add("--data", type=Path, help="the folder that holds the data (or HUBLESS_DATA)")
+    add("--out", type=Path, required=True, help="where data, results and figures are kept")
+    add("--prepare", action="store_true", help="only prepare the data")
+    add("--workers", type=int, default=1, help="cells side by side, each in its own process")
+    add("--lanes", type=int, help="clients side by side; measured where not given")
+    add("--device", default="auto")
+    add("--minutes", type=float, default=math.inf, help="stop after so long, with all saved")
+    add("--table", action="store_true", help="only draw what there is")
+    asked = parser.parse_args(arguments)
+    deadline, done = time.monotonic() + 60 * asked.minutes, True
+    try:
+        settings = Settings.read(asked.settings)
+        prepared = asked.out / "data"
+        if not (prepared / "messages").exists():
+            prepare(settings, asked.data, prepared)
+        if asked.prepare:
+            return 0
+        grid = Grid(settings.axes, asked.out)
+        if not asked.table:
+            engine = Local(device=asked.device)
+            if asked.lanes is not None:
+                engine = replace(engine, lanes=asked.lanes, compiled=False)
+            if asked.workers > 1:
+                engine = replace(engine, processes=1)
+            study = Study(settings, prepared, engine)
+            done = grid.complete(study, deadline=deadline, workers=asked.workers)
+        draw(grid, settings, prepared)
+    except (HublessError, KeyboardInterrupt) as error:
+        parser.exit(1, f"{str(error) or 'interrupted'}\n")
+    return 0 if done else 3
+
+
+def draw(grid: Grid, settings: Settings, prepared: Path) -> None:
+    """Write the results as a parquet file, and the figures, of what is finished."""
+    try:
+        import polars
+
+        from hubless.study import figures
+    except ImportError:
+        print("no tables and figures without polars: pip install hubless[report]", file=sys.stderr)
+        return
+    results = grid.frame()
+    if not len(results):
+        print("nothing is finished yet", file=sys.stderr)
+        return
+    results.write_parquet(grid.out / "results.parquet")
+    novelty = polars.DataFrame(
+        json.loads((prepared / "novelty.json").read_text()), infer_schema_length=None
+    )
+    page = figures.draw(
+        results,
+        novelty,
+        grid.out,
+        title=settings.title,
+        settings=settings.told,
+        axes=grid.axes,
+    )
+    print(page)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,173 @@
+"""Settings of the continual study, read from a TOML file."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+
+from hubless.data.population import Population
+from hubless.errors import DataError, HublessError
+from hubless.select.naming import named
+from hubless.train.language import SIZES, Size
+
+SELECTORS = ("activity:1", "activity:log", "activity:sqrt", "activity:n", "activity:1/log")
+RATES: Mapping[str, Mapping[str, float]] = {
+    "fedavg": {"client": 0.1},
+    "fedopt": {"client": 0.1, "server": 0.01},
+}
+_SECTIONS = {
+    "data": (
+        "source",
+        "file",
+        "window",
+        "clients",
+        "months",
+        "utterances",
+        "most",
+        "vocabulary",
+        "length",
+    ),
+    "grid": ("algorithms", "selectors", "horizons", "sets", "share"),
+    "train": (
+        "model",
+        "cohort",
+        "rounds",
+        "batch",
+        "precision",
+        "carry",
+        "rates",
+        "seed",
+        "save_every",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What is studied, on what, and how it is trained.
+
+    `source` is fleet (made up: so many `clients` and `months`, with `utterances` on average and at
+    `most` for a client), chat, git (with a `file`), or gitlog (with the `file` a clone). `window`
+    bounds the months. `rounds` are those of a horizon, divided among its segments; `carry` takes
+    the server optimizer's state from one to the next.
+    """
+
+    title: str = "Who trains, and when"
+    source: Literal["fleet", "chat", "git", "gitlog"] = "fleet"
+    file: str | None = None
+    window: tuple[str, str] | None = None
+    clients: int = 1000
+    months: int = 12
+    utterances: float = 60.0
+    most: int = 100_000
+    vocabulary: int = 2000
+    length: int = 16
+    algorithms: Sequence[str] = ("fedavg", "fedopt")
+    selectors: Sequence[str] = (*SELECTORS, "heavy", "light")
+    horizons: Sequence[str] = ("3", "6", "11", "3x2")
+    sets: int = 3
+    share: float = 0.5
+    model: str | Size = "tiny"
+    cohort: int = 100
+    rounds: int = 30
+    batch: int = 16
+    precision: Literal["float32", "tf32", "bfloat16"] = "float32"
+    carry: bool = True
+    rates: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: RATES)
+    seed: int = 0
+    save_every: int = 10
+
+    def __post_init__(self) -> None:
+        for algorithm in self.algorithms:
+            if algorithm not in RATES:
+                raise DataError(f"there is no algorithm {algorithm!r}: there are {sorted(RATES)}")
+            if missing := RATES[algorithm].keys() - self.rates.get(algorithm, {}).keys():
+                raise DataError(f"rates.{algorithm} lacks {', '.join(sorted(missing))}")
+        for selector in self.selectors:
+            named(selector)
+        if isinstance(self.model, str) and self.model not in SIZES:
+            raise DataError(f"there is no model {self.model!r}: there are {', '.join(SIZES)}")
+        if self.source not in ("fleet", "chat", "git", "gitlog"):
+            raise DataError(f"there is no source {self.source!r}: fleet, chat, git or gitlog")
+
+    @classmethod
+    def read(cls, path: Path) -> Settings:
+        """Read a file, refusing what it cannot mean anything by."""
+        try:
+            document = tomllib.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"there is no file {path}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise DataError(f"{path} is not TOML: {error}") from None
+        given: dict[str, Any] = {}
+        for section, value in document.items():
+            if section == "title":
+                given["title"] = value
+                continue
+            if section not in _SECTIONS or not isinstance(value, dict):
+                raise DataError(f"{path} has {section!r}, where title and {list(_SECTIONS)} may be")
+            for name, setting in value.items():
+                if name not in _SECTIONS[section]:
+                    known = ", ".join(_SECTIONS[section])
+                    raise DataError(f"{path}: [{section}] has {name!r}, where {known} may be")
+                given[name] = _as_meant(name, setting, path)
+        try:
+            return cls(**given)
+        except HublessError as error:
+            raise DataError(f"{path}: {error}") from None
+
+    @property
+    def axes(self) -> dict[str, Sequence[str]]:
+        """The grid's."""
+        return {
+            "algorithm": self.algorithms,
+            "selector": self.selectors,
+            "horizon": self.horizons,
+            "set": [str(place) for place in range(self.sets)],
+        }
+
+    @property
+    def told(self) -> dict[str, str]:
+        """All of it as text."""
+        return {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name != "title"}
+
+    def messages(self, data: Path | None) -> Population:
+        """The messages, with their clients and times."""
+        from hubless.data.sources import chat, fleet, git, gitlog
+
+        if self.source == "fleet":
+            habits = fleet.Habits(utterances=self.utterances, most=self.most)
+            return fleet.generate(self.clients, months=self.months, seed=self.seed, habits=habits)
+        if self.source == "chat":
+            return chat.load(data)
+        if self.source == "git":
+            return git.load(data, file=self.file)
+        if self.file is None:
+            raise DataError("source gitlog needs a file: the folder of a clone")
+        return gitlog.load(Path(self.file))
+
+
+def _as_meant(name: str, setting: Any, path: Path) -> Any:
+    if name == "model" and isinstance(setting, dict):
+        try:
+            return Size(**setting)
+        except TypeError:
+            raise DataError(
+                f"{path}: a model is one of {', '.join(SIZES)}, or has width, layers and heads"
+            ) from None
+    if name == "window":
+        if not (isinstance(setting, list) and len(setting) == 2):
+            raise DataError(f"{path}: a window is two months, such as ['2015-07', '2016-07']")
+        return tuple(setting)
+    expected = next(f for f in fields(Settings) if f.name == name).default
+    if isinstance(expected, bool | int | float | str) and name not in ("model", "file"):
+        wanted = (int, float) if isinstance(expected, float) else type(expected)
+        flags = isinstance(setting, bool), isinstance(expected, bool)
+        if not isinstance(setting, wanted) or flags[0] != flags[1]:
+            raise DataError(f"{path}: {name} cannot be {setting!r}")
+    if isinstance(setting, list):
+        return tuple(str(choice) for choice in setting)
+    return setting

@@ -1,0 +1,148 @@
+"""The study of who trains and when: its whole path, on a fleet that is made up."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import polars
+import pytest
+
+from hubless.errors import DataError
+from hubless.simulate.engine import Local
+from hubless.study.continual import Study, main, prepare
+from hubless.study.grid import Grid
+from hubless.study.settings import Settings
+
+pytestmark = pytest.mark.xdist_group("continual")
+
+TINY = """
+title = "A test"
+
+[data]
+clients = 150
+utterances = 15
+most = 100
+vocabulary = 150
+length = 10
+
+[grid]
+{grid}
+
+[train]
+model = {{ width = 16, layers = 1, heads = 2 }}
+cohort = 6
+rounds = 3
+batch = 64
+rates = {{ fedavg = {{ client = 0.5 }}, fedopt = {{ client = 0.5, server = 0.01 }} }}
+save_every = 1
+"""
+SMALL = """
+algorithms = ["fedavg"]
+selectors = ["activity:1", "activity:log"]
+horizons = ["6", "11", "3x2"]
+sets = 2
+"""
+
+
+@pytest.fixture(autouse=True)
+def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HUBLESS_CACHE", str(tmp_path / "cache"))
+
+
+def written(folder: Path, grid: str) -> Path:
+    path = folder / "study.toml"
+    path.write_text(TINY.format(grid=grid))
+    return path
+
+
+def results(out: Path) -> list[str]:
+    """What cells came to, but for how long they took."""
+    records = [json.loads(line) for line in (out / "results.jsonl").read_text().splitlines()]
+    return sorted(json.dumps([record["cell"], record["rows"]]) for record in records)
+
+
+def test_the_paper_s_whole_grid_from_data_to_figures(tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    settings = written(tmp_path, "sets = 3")
+    arguments = [str(settings), "--out", str(out), "--device", "cpu", "--lanes", "0"]
+    assert main(arguments) == 0
+    frame = polars.read_parquet(out / "results.parquet")
+    cells = frame.select("algorithm", "selector", "horizon", "set").unique()
+    assert len(cells) == 2 * 7 * 4 * 3
+    whole = frame.filter(polars.col("decile").is_null())
+    assert len(whole) == 2 * 7 * 3 * 3 + 2 * 7 * 3 * 3
+    assert whole["perplexity"].is_between(1, 150 * 10).all()
+    for figure in ("1a", "1b", "2a", "2b", "3a", "3b", "4"):
+        for kind in ("png", "svg"):
+            assert (out / f"figure-{figure}.{kind}").stat().st_size > 1000
+    (page,) = out.glob("*.html")
+    assert "A test" in page.read_text()
+
+
+def test_a_cell_killed_in_the_middle_resumes_to_the_identical_result(tmp_path: Path) -> None:
+    settings = written(tmp_path, SMALL)
+    common = [str(settings), "--device", "cpu", "--lanes", "0"]
+    assert main([*common, "--out", str(tmp_path / "whole")]) == 0
+    killed = tmp_path / "killed"
+    command = [sys.executable, "-m", "hubless.study.continual", *common, "--out", str(killed)]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        for line in process.stderr:
+            # in the middle of the second period of a continual cell
+            if "3x2" in line and (killed / "fedavg-activity_1-3x2-0" / "period-2").exists():
+                break
+            if "cell 5 of" in line:
+                break
+        process.send_signal(signal.SIGKILL)
+    finished = len(Grid(Settings.read(settings).axes, killed).finished())
+    assert 0 < finished < 12
+    assert main([*common, "--out", str(killed)]) == 0
+    assert results(killed) == results(tmp_path / "whole")
+
+
+def test_continual_training_goes_on_from_the_segment_before(tmp_path: Path) -> None:
+    settings = Settings.read(written(tmp_path, SMALL))
+    prepare(settings, None, tmp_path / "data")
+    study = Study(settings, tmp_path / "data", Local(lanes=0, compiled=False, processes=1))
+    cell = {"algorithm": "fedavg", "selector": "activity:1", "horizon": "3x2", "set": "0"}
+    rows = study(cell, tmp_path / "cell", math.inf)
+    assert rows is not None
+    assert [row["period"] for row in rows if row["decile"] is None] == [1, 2, 3]
+    perplexities = [row["perplexity"] for row in rows if row["decile"] is None]
+    assert len(set(perplexities)) == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[grid]\nselectors = ['activity:cube']", "f is a function, or one of"),
+        ("[grid]\nalgorithms = ['fedprox']", "no algorithm 'fedprox'"),
+        ("[data]\nsource = 'reddit'", "no source 'reddit'"),
+        ("[data]\nclient = 3", r"\[data\] has 'client', where source"),
+        ("[training]\nrounds = 3", "has 'training', where"),
+        ("[train]\nrounds = 'many'", "rounds cannot be 'many'"),
+        ("[train]\nmodel = 'huge'", "no model 'huge'"),
+        ("[train]\nrates = { fedavg = {} }", "rates.fedavg lacks client"),
+        ("[data]\nwindow = ['2015-07']", "a window is two months"),
+        ("rounds = ", "is not TOML"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused_with_the_file(
+    text: str, message: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text(text)
+    with pytest.raises(DataError, match=message) as caught:
+        Settings.read(path)
+    assert "study.toml" in str(caught.value)
+
+
+def test_a_horizon_past_the_data_is_refused(tmp_path: Path) -> None:
+    settings = Settings.read(written(tmp_path, SMALL.replace('"11"', '"12"')))
+    with pytest.raises(DataError, match="12"):
+        prepare(settings, None, tmp_path / "data")
