@@ -24,6 +24,7 @@ from tests.simulate.worlds import (
     CPU,
     UNEQUAL,
     cohort_of,
+    executor,
     furthest,
     mlp,
     people,
@@ -330,3 +331,21 @@ def test_a_compiled_engine_without_anybody_to_train_compiles_nothing() -> None:
     """A worker may have nobody to train in a round."""
     outcome = trained(_job(RECIPES["sgd"]), [], 1, compiled=True)
     assert outcome.losses.shape == (0,)
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_long_clients_on_few_lanes_come_to_the_same(each: bool) -> None:
+    population = people((200, 3, 2, 150, 4, 1, 0, 2, 3))
+    job = work(Task(mlp()), population, Recipe(SGD(0.1, momentum=0.9), batch=4))
+    everybody = list(range(9))
+    runner = executor(job)
+    runner.adopt(Plan(8))
+    start = job.layout.flatten(job.task.module)
+    outcome = runner.run(start, cohort_of(everybody, population), each=each)
+    alone = trained(job, everybody, 0, each=each)
+    assert furthest(outcome.losses, alone.losses) < 1e-3
+    if each:
+        assert furthest(outcome.each, alone.each) < 1e-5
+    else:
+        assert furthest(outcome.total, alone.total) < 1e-5
+    assert sorted(runner._running._of) == [2, 8]  # type: ignore[union-attr]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hubless.data.population import Population
 from hubless.simulate import schedule
-from hubless.simulate.schedule import Schedule, deal, lay_out
+from hubless.simulate.schedule import Schedule, deal, lay_out, tiers
 from hubless.train.recipe import Recipe
 
 Ints = NDArray[np.int64]
@@ -242,3 +242,26 @@ def test_nobody_to_train_is_an_empty_schedule() -> None:
         laid = lay_out(_population([0, 0]), np.array(clients, np.int64), Recipe(), 3, 1, 0)
         assert laid.ticks == 0
         assert list(laid.stretches()) == []
+
+
+def cost(length: NDArray[np.int64], lanes: int) -> int:
+    """Ticks until everybody is done, each with what it costs."""
+    _, begin = deal(length, lanes)
+    return int((begin + length).max(initial=0)) * (lanes + 8)
+
+
+@given(length=st.lists(st.integers(0, 400), max_size=60), lanes=st.integers(2, 40))
+def test_everybody_is_in_one_tier(length: list[int], lanes: int) -> None:
+    groups = tiers(np.array(length, np.int64), lanes)
+    members = np.concatenate([members for _, members in groups])
+    assert sorted(members.tolist()) == list(range(len(length)))
+    assert all(2 <= count <= lanes for count, _ in groups)
+
+
+def test_a_few_long_clients_run_apart_from_many_short_ones() -> None:
+    steps = np.concatenate([[481, 300, 120], np.full(797, 2)])
+    groups = tiers(steps, 128)
+    assert [count for count, _ in groups] == [2, 128]
+    apart = sum(cost(steps[members], count) for count, members in groups)
+    assert apart < cost(steps, 128) / 7
+    assert len(tiers(np.full(800, 2), 128)) == 1

@@ -23,7 +23,8 @@ from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
-from hubless.simulate.valuing import Valuing
+from hubless.simulate.tiers import Tiers
+from hubless.simulate.valuing import Running, Valuing
 from hubless.simulate.work import Cohort, Engine, Ints, Outcome, Work, to_tensors
 
 logger = logging.getLogger("hubless")
@@ -100,7 +101,7 @@ class LocalExecutor:
         self.data = to_tensors(work.population, work.task.columns, device)
         self.plan = Plan(0)
         self.alone = why_alone(work, self.data)
-        self._running: Lanes | Plain | None = None
+        self._running: Running | None = None
         self._valuing = None if work.value is None else Valuing(work, self.data, device)
 
     def adopt(self, plan: Plan) -> None:
@@ -114,13 +115,15 @@ class LocalExecutor:
             return self._running.run(params, cohort, each=each)
         return self._valuing.run(self._running, params, cohort, each=each)
 
-    def build(self, plan: Plan) -> Lanes | Plain:
+    def build(self, plan: Plan) -> Running:
         """What runs clients as planned."""
         if plan.lanes == 0:
             return Plain(self.work, self.data, self.device)
         if self.alone:
             raise TaskError(f"clients cannot share lanes, so use lanes=0: {self.alone}")
-        return Lanes(self.work, self.data, self.device, plan.lanes, compiled=plan.compiled)
+        if plan.compiled or plan.lanes == 1:
+            return Lanes(self.work, self.data, self.device, plan.lanes, compiled=plan.compiled)
+        return Tiers(self.work, self.data, self.device, plan.lanes)
 
     def describe(self) -> Mapping[str, Any]:
         return {**asdict(self.plan), "device": str(self.device)}

@@ -102,7 +102,7 @@ class Lanes:
         schedule = lay_out(
             work.population, cohort.clients, work.recipe, self.lanes, work.seed, cohort.drawn
         )
-        seed_draws(int(keys(work.seed, "lanes", cohort.drawn)) >> 1, self.device)
+        seed_draws(int(keys(work.seed, "lanes", cohort.drawn, self.lanes)) >> 1, self.device)
         with torch.no_grad(), tf32(work.recipe.precision != "float32"):
             self._global.copy_(params)
             self._lr.fill_(work.recipe.lr(cohort.round))

@@ -21,6 +21,8 @@ from hubless.train.recipe import Recipe
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float32]
 
+_OVERHEAD = 8
+"""What a tick costs besides its lanes, in lanes."""
 CHUNK = 64
 """Where a step takes all of a client's examples, its gradient is summed over so many at a time."""
 
@@ -148,3 +150,44 @@ def deal(length: Ints, lanes: int, sizes: Ints | None = None) -> tuple[Ints, Int
         lane[client], begin[client] = where, when
         heapq.heappush(free, (when + int(length[client]), where))
     return lane, begin
+
+
+def ticks_of(sizes: Ints, recipe: Recipe) -> Ints:
+    """How many ticks clients with so many examples take."""
+    chunks = -(-sizes // CHUNK) if recipe.batch is None else 1
+    return np.asarray(recipe.steps_for(sizes) * chunks)
+
+
+def tiers(length: Ints, lanes: int) -> list[tuple[int, Ints]]:
+    """Groups of clients and the lanes that each is run on: a few very long ones get few lanes.
+
+    All lanes tick until the longest client is done. Where that is long after the others, it costs
+    less to run those that are so long apart from the rest.
+
+    >>> [(count, clients.tolist()) for count, clients in tiers(np.array([2, 500, 2, 2, 2]), 4)]
+    [(2, [0, 1]), (4, [2, 3, 4])]
+    """
+    order = np.argsort(-length, kind="stable")
+    falling = length[order]
+    before = np.concatenate([[0], np.cumsum(falling)])
+
+    def cost(on: int, start: int, stop: int) -> float:
+        if start == stop:
+            return 0.0
+        ticks = max(falling[start], (before[stop] - before[start]) / on)
+        return float((_OVERHEAD + on) * ticks)
+
+    whole = len(order)
+    best, choice = 0.8 * cost(lanes, 0, whole), (lanes, whole)
+    few = 2
+    while few < lanes:
+        for first in (few, 2 * few):
+            if first < whole:
+                taken = cost(few, 0, first) + cost(lanes, first, whole)
+                if taken < best:
+                    best, choice = taken, (few, first)
+        few *= 2
+    few, first = choice
+    if first == whole:
+        return [(lanes, np.arange(whole))]
+    return [(few, np.sort(order[:first])), (lanes, np.sort(order[first:]))]
