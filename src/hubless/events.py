@@ -29,8 +29,9 @@ class Event:
         return type(self).__name__.lower()
 
     def to_json(self) -> str:
-        """One line that says everything."""
-        return json.dumps({"event": self.kind, **_plain(asdict(self))}, allow_nan=False)
+        """One line that says everything there is to say: what is None is left out."""
+        said = {name: value for name, value in asdict(self).items() if value is not None}
+        return json.dumps({"event": self.kind, **_plain(said)}, allow_nan=False)
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -48,13 +49,19 @@ class Joined(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Pushed(Event):
-    """The member's update is in the store, acknowledged."""
+    """The member's update is in the store, acknowledged.
+
+    `valuation` is what was published of it, with its noise if it is private; `epsilon` then is
+    what this member has given away so far.
+    """
 
     key: str
     sequence: int
     examples: int
     bytes: int
     metrics: Mapping[str, float]
+    valuation: float | None = None
+    epsilon: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,10 +83,19 @@ class Nothing(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Picked(Event):
+    """These are to train in a round; in asynchronous mode, in this turn of the member's own."""
+
+    round: int
+    cohort: list[str]
+
+
+@dataclass(frozen=True, kw_only=True)
 class Skipped(Event):
-    """The member sat this one out, as its participation probability has it."""
+    """The member sat this one out: by its participation, or as it was not picked for a `round`."""
 
     step: int
+    round: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +110,7 @@ class Waiting(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Late(Event):
-    """A round was closed without this member; its update goes into the next one."""
+    """A round was closed without this member, which delivers in the next one it has a part in."""
 
     round: int
     level = logging.WARNING

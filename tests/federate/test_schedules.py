@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from typing import Any
 from unittest import mock
 
 import pytest
@@ -11,13 +12,15 @@ import pytest
 from hubless.federate import asynchronous, synchronous
 from hubless.federate.asynchronous import Asynchronous
 from hubless.federate.layout import Posted
+from hubless.federate.picking import Picking
+from hubless.federate.standing import Pick
 from hubless.federate.synchronous import Synchronous
 from tests.support import schedules
-from tests.support.schedules import Report, ScheduleFailure, run_async, run_sync
+from tests.support.schedules import Report, ScheduleFailure, run_async, run_select, run_sync
 
 # HUBLESS_SCHEDULES=20 runs twenty times as many as fit into every day's tests
 TIMES = int(os.environ.get("HUBLESS_SCHEDULES", "1"))
-ASYNC, SYNC = 1500 * TIMES, 600 * TIMES
+ASYNC, SYNC, SELECT = 1500 * TIMES, 600 * TIMES, 300 * TIMES
 CHUNK = 50
 
 
@@ -47,14 +50,20 @@ def test_synchronous_schedules(seeds: range) -> None:
         run_sync(seed)
 
 
-@pytest.mark.parametrize("run", [run_async, run_sync])
+@pytest.mark.parametrize("seeds", chunks(SELECT), ids=str)
+def test_selecting_schedules(seeds: range) -> None:
+    for seed in seeds:
+        run_select(seed)
+
+
+@pytest.mark.parametrize("run", [run_async, run_sync, run_select])
 def test_a_seed_is_a_schedule(run: Callable[[int], Report]) -> None:
     for seed in range(10):
         assert run(seed) == run(seed)
 
 
 def test_schedules_have_everything_that_can_go_wrong_in_them() -> None:
-    for run in run_async, run_sync:
+    for run in run_select, run_async, run_sync:
         counts = sum((run(seed).counts for seed in range(40)), start=Report(0).counts)
         for what in ("kills", "stalls", "late writes", "bad objects"):
             assert counts[what] >= 10, (run, what, counts)
@@ -105,3 +114,29 @@ def test_finds_rounds_that_never_end() -> None:
 def test_finds_rounds_collected_while_they_are_read() -> None:
     with mock.patch.object(synchronous, "KEPT_ROUNDS", 0):
         assert found(run_sync, 100)
+
+
+def test_finds_picks_drawn_from_a_round_that_may_still_change() -> None:
+    def hasty(self: Picking, signature: object, number: int, rounds: Any) -> object:
+        return self._plans.newest(number, rounds)
+
+    with mock.patch.object(Picking, "_final", hasty):
+        assert found(run_select, 100)
+
+
+def test_finds_what_plans_forget_of_members() -> None:
+    def forgetful(self: Pick, number: int, delivered: Any) -> object:
+        return after(self, number, {name: (said[0], None) for name, said in delivered.items()})
+
+    after: Callable[..., object] = Pick.after
+    with mock.patch.object(Pick, "after", forgetful):
+        assert "has valued" in found(run_select, 20)
+
+
+def test_finds_a_members_only_trace_deleted_while_it_is_not_picked() -> None:
+    def greedy(self: Synchronous, number: int, rounds: Any) -> None:
+        old = [p for n, r in rounds.items() if n <= number - 2 for p in r.updates.values()]
+        self._discard([p.key for p in old if p.client == self.client])
+
+    with mock.patch.object(Synchronous, "_collect", greedy):
+        assert "is lost" in found(run_select, 20)

@@ -6,6 +6,7 @@ when a write that nobody waits for any more lands all the same.
 
     python -m tests.support.schedules --mode async --seeds 0:5000
     python -m tests.support.schedules --mode sync --seed 17 --trace
+    python -m tests.support.schedules --mode select --seeds 0:1000
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
+from statistics import median_low
 from typing import Any, TypeVar
 from unittest import mock
 
@@ -39,6 +41,9 @@ from hubless.federate.federation import KEPT_UPDATES, Federation
 from hubless.federate.layout import Incarnation, Plan, Posted
 from hubless.federate.rounds import parse_rounds
 from hubless.federate.synchronous import KEPT_ROUNDS
+from hubless.rng import stream
+from hubless.select import Active, Activity, AtMost, Heavy, Refreshed, RoundRobin, Uniform
+from hubless.select.roster import Roster, Selector
 from hubless.signature import Signature
 from hubless.store import codec
 from hubless.store.base import Bytes, Entry, Store
@@ -220,6 +225,9 @@ class World:
     def landed(self, key: str, body: bytes) -> None:
         """An object is there, possibly not for the first time."""
 
+    def hear(self, life: Life, event: events.Event) -> None:
+        """A member says something."""
+
     def delete(self, who: str, keys: Sequence[str]) -> None:
         self.backing.delete(keys)
         for posted in filter(None, map(parsed, keys)):
@@ -368,6 +376,7 @@ class Life:
         world = self.world
         self.heard.append(event)
         world.counts[event.kind] += 1
+        world.hear(self, event)
         if isinstance(event, events.Pushed):
             posted = parsed(event.key)
             assert posted is not None
@@ -713,7 +722,7 @@ class SyncWorld(World):
         self.strategy: Strategy = rng.choice(makers)()
         honest = rng.choice((2, 3, 3, 4, 5))
         self.rounds = rng.choice((2, 3, 3, 4, 5))
-        self.members = [SyncMember(self, number, self.strategy) for number in range(honest)]
+        self.members = [self.make(number) for number in range(honest)]
         self.names = [m.name for m in self.members] + [MALLORY] * self.adversary
         self.quorum = len(self.names)
         if rng.random() < 0.6:
@@ -740,6 +749,22 @@ class SyncWorld(World):
         if self.adversary:
             self.at(rng.random(), lambda: self.attack(0, set()))
 
+    def make(self, number: int) -> SyncMember:
+        return SyncMember(self, number, self.strategy)
+
+    @property
+    def open(self) -> int:
+        """The round that takes updates now."""
+        return max((r for r, _ in self.plans), default=-1) + 1
+
+    def waited_for(self) -> tuple[set[str], int]:
+        """Whom the open round is for, and how many of them are enough."""
+        return set(self.names), self.quorum
+
+    @property
+    def hopeless(self) -> bool:
+        return self.posters < self.quorum
+
     @property
     def posters(self) -> int:
         """How many will still deliver something that looks like an update."""
@@ -748,7 +773,7 @@ class SyncWorld(World):
 
     def attack(self, sequence: int, done: set[int]) -> None:
         """Deliver into whichever round is open, as long as there are rounds."""
-        number = max((r for r, _ in self.plans), default=-1) + 1
+        number = self.open
         if number not in done:
             done.add(number)
             digest = "0123456789ab" if self.misspells else self.signature.digest
@@ -821,19 +846,22 @@ class SyncWorld(World):
     def check_missed(self, life: Life, missed: QuorumMissed, waited: float, lates: int) -> None:
         """A quorum that was missed must have been missed, in time, and with the right names."""
         self.counts["quorum missed"] += 1
-        number = max((r for r, _ in self.plans), default=-1) + 1
-        folder = layout.round_folder(number)
+        wanted, enough = self.waited_for()
+        there = self.delivered() & wanted
         digest = self.signature.digest
-        there = {p.client for p in self.listed() if p.folder.startswith(folder)}
-        if self.misspells:
-            there.discard(MALLORY)
-        if len(there) >= self.quorum:
+        if len(there) >= enough:
             raise self.fail(f"{life.name} misses a quorum that is there ({digest}): {missed}")
-        wrong = sorted(missed.missing) != sorted(set(self.names) - there)
+        wrong = sorted(missed.missing) != sorted(wanted - there)
         if there & set(missed.missing) or not missed.missing or (self.named and wrong):
             raise self.fail(f"{life.name} misses {missed.missing}, there are {sorted(there)}")
         if waited > (lates + 1) * self.deadline * 1.1 + _SLACK:
             raise self.fail(f"{life.name} waited {waited:.0f} s with {self.deadline:.0f} to go")
+
+    def delivered(self) -> set[str]:
+        """Whose update lies in the open round and looks like one."""
+        folder = layout.round_folder(self.open)
+        there = {p.client for p in self.listed() if p.folder.startswith(folder)}
+        return there - {MALLORY} if self.misspells else there
 
     def finally_wrong(self) -> str:
         finished = [life for life in self.lives if life.finished]
@@ -845,7 +873,8 @@ class SyncWorld(World):
             if last and last[-1] == self.rounds - 1:
                 old = [p for p in self.listed() if p.client == life.name]
                 limit = layout.round_folder(last[-1] - KEPT_ROUNDS)
-                leftover = [p for p in old if p.folder[: len(limit)] <= limit]
+                newest = max((p.rank for p in old), default=None)
+                leftover = [p for p in old if p.folder[: len(limit)] <= limit and p.rank != newest]
                 if wrong := self.crowded(life, len(leftover) if last[-1] >= KEPT_ROUNDS else 0):
                     return wrong
         planned = {key for version in self.results for key in self.plans[version, 0].included}
@@ -878,6 +907,7 @@ class SyncMember(Member):
             model=life.content.params if self.starts else None,
             clock=life.clock,
             on_event=life.hear,
+            **self.terms(),
         )
         self.catch_up(life, federation)
         arrived = world.now
@@ -887,21 +917,39 @@ class SyncMember(Member):
             began, stalled, told = life.clock.now(), life.stalled, len(life.heard)
             try:
                 result = federation.step(
-                    life.content.params, examples=world.rng.choice((0, 1, 2, 3, 5, 8))
+                    life.content.params,
+                    examples=world.rng.choice((0, 1, 2, 3, 5, 8)),
+                    **self.says(),
                 )
             except QuorumMissed as missed:
                 waited = life.clock.now() - began - (life.stalled - stalled) * 1.1
                 lates = sum(isinstance(e, events.Late) for e in life.heard[told:])
                 world.check_missed(life, missed, waited, lates)
-                self.catch_up(life, federation)
-                hopeless = world.now - arrived > _MOST_PATIENT or world.posters < world.quorum
-                if hopeless and not self.done(federation):
-                    self.gave_up = True
-                    return
             else:
+                if result is not life.content.params:
+                    arrived = world.now
+                    world.check(life, federation, result)
+                    continue
+            reached = federation._reached  # type: ignore[attr-defined]
+            self.catch_up(life, federation)
+            if reached != federation._reached:  # type: ignore[attr-defined]
                 arrived = world.now
-                world.check(life, federation, result)
+            hopeless = world.now - arrived > _MOST_PATIENT or world.hopeless
+            if hopeless and not self.done(federation):
+                self.give_up()
+                return
         federation.close()
+
+    def terms(self) -> dict[str, Any]:
+        """What else this member joins with."""
+        return {}
+
+    def says(self) -> dict[str, Any]:
+        """What else it says at a step."""
+        return {}
+
+    def give_up(self) -> None:
+        self.gave_up = True
 
     def done(self, federation: Federation) -> bool:
         reached: Version | None = federation._reached  # type: ignore[attr-defined]
@@ -912,6 +960,128 @@ class SyncMember(Member):
         result = federation.pull(life.content.params)
         if federation._reached is not None:  # type: ignore[attr-defined]
             self.sync.check(life, federation, result)
+
+
+# ------------------------------------------------------------------- selecting
+
+
+class SelectingWorld(SyncWorld):
+    """Members of whom some are picked for each round, and who all have to know which."""
+
+    mode = "select"
+
+    def __init__(self, seed: int, sabotage: str = "", keep: int | None = 60) -> None:
+        super().__init__(seed, sabotage, keep)
+        rng = self.rng
+        selectors: list[Selector] = [Uniform(), Activity("n"), Activity("sqrt", "exact")]
+        selectors += [Active(alpha1=0.5, alpha2=1.0), RoundRobin(), Refreshed(Uniform(), 3)]
+        # with one bad update in a cohort there has to be another, or nothing is left of the round
+        least = 2 if self.adversary else 1
+        if not self.adversary:
+            selectors.append(AtMost(Heavy(0.5)))
+        self.selector = rng.choice(selectors)
+        self.cohort = rng.randint(least, len(self.names))
+        self.quorum = self.cohort if rng.random() < 0.4 else rng.randint(least, self.cohort)
+        self.named = True
+        self.drawn: dict[Version, tuple[tuple[str, ...], Roster]] = {}
+
+    def make(self, number: int) -> SyncMember:
+        return SelectingMember(self, number, self.strategy)
+
+    def waited_for(self) -> tuple[set[str], int]:
+        picked = self.pick(self.open)[0]
+        return set(picked), min(self.quorum, len(picked))
+
+    @property
+    def hopeless(self) -> bool:
+        picked, enough = self.waited_for()
+        coming = {m.name for m in self.members if not m.gone} | self.delivered()
+        if self.adversary and not self.misspells:
+            coming.add(MALLORY)
+        return len(picked & coming) < enough
+
+    def hear(self, life: Life, event: events.Event) -> None:
+        if isinstance(event, events.Picked):
+            picked = self.pick(event.round)[0]
+            if tuple(event.cohort) != picked:
+                raise self.fail(
+                    f"{life.name} draws {event.cohort} for round {event.round}, not {picked}"
+                )
+        elif isinstance(event, events.Pushed):
+            posted = parsed(event.key)
+            assert posted is not None
+            if posted.client not in self.pick(int(posted.folder.split("/")[1]))[0]:
+                raise self.fail(f"{life.name} pushes {event.key}, and was not picked")
+            if posted.valuation != event.valuation:
+                raise self.fail(f"{life.name} pushes {event.key}, and was worth {event.valuation}")
+
+    def landed(self, key: str, body: bytes) -> None:
+        super().landed(key, body)
+        said = json.loads(body) if "/plan-" in key else {}
+        if not said:
+            return
+        number = int(key.split("/")[1])
+        picked, roster = self.pick(number)
+        held = said["roster"]
+        if tuple(said["picked"]) != picked or held["members"] != sorted(self.names):
+            raise self.fail(f"{key} says that {said['picked']} were picked, not {picked}")
+        for name in ("valued", "selected", "last_selected", "last_seen"):
+            if held[name] != getattr(roster, name).tolist():
+                raise self.fail(f"{key} has {name} {held[name]}, not {getattr(roster, name)}")
+        values = [np.nan if value is None else value for value in held["valuation"]]
+        if not np.array_equal(values, roster.valuation, equal_nan=True):
+            raise self.fail(f"{key} has valuations {values}, not {roster.valuation}")
+
+    def pick(self, number: int) -> tuple[tuple[str, ...], Roster]:
+        """Who trains in a round, worked out from the plans of all rounds before."""
+        final = max((a for r, a in self.plans if r == number - 1), default=0)
+        if (number, final) not in self.drawn:
+            names = sorted(self.names)
+            examples: dict[str, int] = {}
+            roster = Roster(np.zeros(len(names)))
+            for r in range(number):
+                roster.round = r
+                before = self.pick(r)[0]
+                roster.record_selected(np.array([names.index(name) for name in before]))
+                attempt = max(a for n, a in self.plans if n == r)
+                for posted in self.plans[r, attempt].posted():
+                    place = np.array([names.index(posted.client)])
+                    worth = None if posted.valuation is None else [posted.valuation]
+                    roster.record_seen(place, worth)
+                    examples[posted.client] = max(1, posted.examples)
+            usual = median_low(examples.values()) if examples else 1
+            roster.put("examples", slice(None), [examples.get(name, usual) for name in names])
+            roster.round = number
+            places = self.selector(roster, self.cohort, stream(self.seed, "pick", number))
+            picked = tuple(sorted(names[place] for place in places))
+            self.drawn[number, final] = picked, roster
+        return self.drawn[number, final]
+
+
+class SelectingMember(SyncMember):
+    """Waits or trains on where it is not picked."""
+
+    def __init__(self, world: SyncWorld, number: int, strategy: Strategy) -> None:
+        super().__init__(world, number, strategy)
+        self.unpicked = world.rng.choice(("wait", "wait", "train"))
+
+    def terms(self) -> dict[str, Any]:
+        world = self.sync
+        assert isinstance(world, SelectingWorld)
+        return {
+            "selector": world.selector,
+            "cohort": world.cohort,
+            "seed": world.seed,
+            "unpicked": self.unpicked,
+        }
+
+    def says(self) -> dict[str, Any]:
+        return {"valuation": self.sync.rng.choice((0.0, 1.0, 2.5, -1.0))}
+
+    def give_up(self) -> None:
+        if not self.sync.hopeless:
+            raise self.sync.fail(f"{self.name} gave up although a quorum of the picked lives")
+        self.gone = True
 
 
 # --------------------------------------------------------------------- running
@@ -962,7 +1132,17 @@ def run_sync(seed: int, sabotage: str = "", keep: int | None = 60) -> Report:
         return SyncWorld(seed, sabotage, keep).run()
 
 
-RUNS: dict[str, Callable[..., Report]] = {"async": run_async, "sync": run_sync}
+def run_select(seed: int, sabotage: str = "", keep: int | None = 60) -> Report:
+    """One synchronous schedule with a selector; ScheduleFailure where it breaks a promise."""
+    with repeatable(seed):
+        return SelectingWorld(seed, sabotage, keep).run()
+
+
+RUNS: dict[str, Callable[..., Report]] = {
+    "async": run_async,
+    "select": run_select,
+    "sync": run_sync,
+}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

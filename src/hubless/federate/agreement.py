@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from hubless.errors import FederationError, HublessError, SignatureMismatch, UnknownVersion
 from hubless.federate import layout
@@ -24,6 +24,37 @@ def check_limit(limit: float) -> float:
 
 
 @dataclass(frozen=True)
+class Selecting:
+    """How members of a synchronous federation are picked: whoever differs draws somebody else."""
+
+    selector: str
+    cohort: int
+    seed: int
+    members: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, document: dict[str, object] | None) -> Selecting | None:
+        if document is None:
+            return None
+        selector, cohort, seed = document["selector"], document["cohort"], document["seed"]
+        members = document["members"]
+        if not (isinstance(selector, str) and isinstance(members, list)):
+            raise ValueError("how it selects cannot be read")
+        if not (isinstance(cohort, int) and isinstance(seed, int)):
+            raise ValueError("its cohort and seed are whole numbers")
+        return cls(selector, cohort, seed, tuple(map(str, members)))
+
+    def differences(self, mine: Selecting) -> list[str]:
+        """What the federation has, and what a member has instead."""
+        ours, theirs = asdict(self), asdict(mine)
+        return [
+            f"{name} {theirs[name]} here, {ours[name]} in the federation"
+            for name in ours
+            if ours[name] != theirs[name]
+        ]
+
+
+@dataclass(frozen=True)
 class Agreement:
     """The mode, the model's signature and what counts as absurd, the same for all members."""
 
@@ -34,6 +65,8 @@ class Agreement:
     """Empty where every member may have its own."""
     slots: tuple[str, ...] = ()
     """What the strategy's server optimizer keeps in each slice besides the params."""
+    selecting: Selecting | None = None
+    """None where everybody trains in every round, or decides by itself."""
 
     def to_bytes(self) -> bytes:
         document = {
@@ -42,6 +75,7 @@ class Agreement:
             "limit": self.limit,
             "strategy": self.strategy,
             "slots": list(self.slots),
+            "selecting": asdict(self.selecting) if self.selecting else None,
             "signature": json.loads(self.signature.to_json()),
         }
         return json.dumps(document, sort_keys=True).encode()
@@ -66,7 +100,8 @@ class Agreement:
             signature = Signature.from_json(json.dumps(document["signature"]))
             limit = check_limit(float(document["limit"]))
             strategy, slots = str(document["strategy"]), tuple(map(str, document["slots"]))
-            return cls(str(document["mode"]), signature, limit, strategy, slots)
+            selecting = Selecting.parse(document.get("selecting"))
+            return cls(str(document["mode"]), signature, limit, strategy, slots, selecting)
         except (*_UNREADABLE, HublessError) as error:
             raise FederationError(
                 f"{where}/{layout.FEDERATION} is damaged ({error}): choose another folder"
@@ -91,6 +126,21 @@ class Agreement:
             raise FederationError(
                 f"{where} aggregates with {self.strategy}, this member asked for {mine.strategy}: "
                 "synchronous members all need the same strategy, because each computes a part"
+            )
+        if self.selecting is None or mine.selecting is None:
+            if self.selecting != mine.selecting:
+                has = self.selecting.selector if self.selecting else "nobody: all members train"
+                asked = mine.selecting.selector if mine.selecting else "none"
+                raise FederationError(
+                    f"{where} picks who trains by {has}, this member asked for {asked}: give "
+                    "selector= and cohort= at every site, or at none"
+                )
+        elif lines := self.selecting.differences(mine.selecting):
+            listed = "\n  ".join(lines)
+            raise FederationError(
+                f"{where} picks who trains in another way than this member:\n  {listed}\n"
+                "every site needs the same selector=, cohort=, seed= and members=, because each "
+                "draws for itself"
             )
 
 

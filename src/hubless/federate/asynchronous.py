@@ -6,7 +6,7 @@ before is part of its params already, so nothing unchanged is downloaded or weig
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Literal
 
 from hubless import events
@@ -16,7 +16,9 @@ from hubless.federate.averaging import Averaged, average
 from hubless.federate.federation import KEPT_UPDATES, Federation
 from hubless.federate.layout import Incarnation, Posted
 from hubless.federate.reduction import Flat, Local
+from hubless.federate.selection import Selection, listed_standings
 from hubless.federate.terms import Terms
+from hubless.federate.valuing import Said
 from hubless.params import Array
 from hubless.signature import Block, Signature
 from hubless.store.base import Store
@@ -37,15 +39,49 @@ class Asynchronous(Federation):
         self._peers = peers
         self._seen: dict[str, tuple[Incarnation, int]] = {}
         self._bad: set[str] = set()
+        self._turns = 0
 
-    def _exchange(self, own: Local, examples: int, metrics: Mapping[str, float]) -> Flat | None:
-        self._post(layout.UPDATES, own, examples, metrics)
-        return self._take_in(own, examples)
+    def _exchange(self, own: Local, said: Said) -> Flat | None:
+        selection = self.terms.selection
+        if selection is None:
+            self._post(layout.UPDATES, own, self._hidden(said))
+            return self._take_in(own, said.examples)
+        listed = self._list()
+        if self._has_turn(selection, listed, own.signature):
+            # acknowledged, and so visible: one listing serves to pick and to take in
+            listed.append(self._post(layout.UPDATES, own, self._hidden(said)))
+        elif self.terms.unpicked == "train":
+            return None
+        return self._take_in(own, said.examples, listed)
 
-    def _take_in(self, own: Local, examples: int) -> Flat | None:
-        started = self.clock.now()
+    def _has_turn(self, selection: Selection, listed: list[Posted], signature: Signature) -> bool:
+        """Whether this member is among those it draws; it is if nothing is known of it yet.
+
+        Who joined as often and is at the same turn draws the same. A process that takes a single
+        turn before it ends draws anew each time, because then it has joined once more.
+        """
+        turn, self._turns = self._turns, self._turns + 1
+        usable = [p for p in listed if p.signature == signature.digest and p.key not in self._bad]
+        known, now = listed_standings(layout.newest(usable))
+        if self.client not in known:
+            return True
+        pick = selection.pick(known, turn, self.incarnation.count, round=now)
+        self.events.emit(events.Picked(client=self.client, round=turn, cohort=list(pick.members)))
+        if self.client in pick.members:
+            return True
+        self.events.emit(events.Skipped(client=self.client, step=self._calls, round=turn))
+        return False
+
+    def _list(self) -> list[Posted]:
         listed = layout.parse_updates(self.store.list(layout.UPDATES))
         self._check_sole(listed)
+        return listed
+
+    def _take_in(
+        self, own: Local, examples: int, listed: list[Posted] | None = None
+    ) -> Flat | None:
+        started = self.clock.now()
+        listed = self._list() if listed is None else listed
         self._collect(listed)
         self._bad &= {p.key for p in listed}
         fresh = self._fresh(listed, own.signature)

@@ -48,10 +48,13 @@ class Completing(Federation):
     def __init__(self, store: Reliable, terms: Terms, help_after: float) -> None:
         super().__init__(store, terms)
         self.help_after = help_after
-        self._plans = Plans(store)
+        self._plans = Plans(store, self._check_plan)
         self._bad: set[str] = set()
         self._reached: tuple[int, int] | None = None
         self._made: dict[int, tuple[tuple[int, int], Slots]] = {}
+
+    def _check_plan(self, plan: Plan, number: int) -> None:
+        """Raise for a plan that is sound in itself, and still none for this federation."""
 
     @abstractmethod
     def _propose(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Protocol
 
 import numpy as np
@@ -27,6 +28,7 @@ from hubless.federate.model import M, Model, load, shared_params
 from hubless.federate.reduction import Flat, Local, Stored, check_own
 from hubless.federate.serverstate import ServerState
 from hubless.federate.terms import Terms
+from hubless.federate.valuing import Reporter, Said, finite_valuation
 from hubless.rng import stream
 from hubless.signature import Signature
 from hubless.store import codec
@@ -71,6 +73,7 @@ class Federation(ABC):
         self._rng = stream(terms.seed, "participation", terms.client)
         self._calls = 0
         self._reported: dict[str, float] = {}
+        self._valued: float | None = None
         self._hook: Removable | None = None
         self._closed = False
         entries = store.list("")
@@ -81,6 +84,8 @@ class Federation(ABC):
         self.incarnation = self._begin_life(layout.lives(entries, self.client))
         self.sequence = max((p.sequence for p in mine), default=-1) + 1
         self.resumed = bool(mine)
+        former = self.incarnation.count - 1
+        self._reporter = Reporter(terms.private, self.sequence, former) if terms.private else None
         reached = max((p.version + 1 for p in mine), default=0)
         self.version = min(reached, layout.VERSIONS - 1)
         self.events.emit(
@@ -93,15 +98,29 @@ class Federation(ABC):
             )
         )
 
-    def step(self, model: M, *, examples: int, metrics: Mapping[str, float] | None = None) -> M:
+    def step(
+        self,
+        model: M,
+        *,
+        examples: int,
+        metrics: Mapping[str, float] | None = None,
+        valuation: float | None = None,
+    ) -> M:
         """Share what was trained, take in what others did, and load the result back.
 
         A module is changed in place and returned; named arrays come back as a new dict. With
-        `every` or `participation` set at join, a call may leave the model as it is.
+        `every`, `participation` or `selector` set at join, a call may leave the model as it is.
+        `valuation` is what training this member is worth, for selectors that go by it.
         """
         self._check_open()
-        examples = whole_examples(examples)
         noted = {name: float(value) for name, value in (metrics or {}).items()}
+        said = Said(whole_examples(examples), noted, finite_valuation(valuation))
+        selection = self.terms.selection
+        if selection is not None and selection.by_value and valuation is None:
+            raise ParamsError(
+                f"{selection.selector!r} goes by what training each member is worth: say so with "
+                "step(..., valuation=...), or federation.report(valuation=...) under optimizer="
+            )
         self._calls += 1
         if self._calls % self.terms.every:
             return model
@@ -109,7 +128,7 @@ class Federation(ABC):
             self.events.emit(events.Skipped(client=self.client, step=self._calls))
             return model
         try:
-            result = self._share(model, examples, noted)
+            result = self._share(model, said)
         except StoreError as error:
             if not self.trains_on_alone:
                 raise
@@ -117,9 +136,7 @@ class Federation(ABC):
             return model
         return model if result is None else load(model, result)
 
-    def _share(
-        self, model: Model, examples: int, metrics: Mapping[str, float]
-    ) -> dict[str, NDArray[Any]] | None:
+    def _share(self, model: Model, said: Said) -> dict[str, NDArray[Any]] | None:
         params = shared_params(model, self.terms.share)
         signature = self._agree(Signature.of(params))
         flat = signature.pack(params)
@@ -130,7 +147,7 @@ class Federation(ABC):
         def renew() -> None:
             signature.pack(shared_params(model, self.terms.share), into=flat)
 
-        result = self._exchange(Local(signature, flat, renew), examples, metrics)
+        result = self._exchange(Local(signature, flat, renew), said)
         return None if result is None else signature.unpack(result)
 
     def pull(self, model: M) -> M:
@@ -171,13 +188,15 @@ class Federation(ABC):
         """Call `step` after each of the optimizer's steps (and so, federate every n of them)."""
 
         def stepped(*_: object) -> None:
-            self.step(model, examples=examples, metrics=self._reported)
+            reported, valuation = self._reported, self._valued
+            self.step(model, examples=examples, metrics=reported, valuation=valuation)
 
         self._hook = optimizer.register_step_post_hook(stepped)
 
-    def report(self, **metrics: float) -> None:
-        """Metrics to go with the next updates, where an optimizer's hook makes the steps."""
+    def report(self, *, valuation: float | None = None, **metrics: float) -> None:
+        """What is to go with the next updates, where an optimizer's hook makes the steps."""
         self._reported.update(metrics)
+        self._valued = self._valued if valuation is None else finite_valuation(valuation)
 
     def close(self) -> None:
         """Leave. What was shared stays in the store: join again under the same name to go on."""
@@ -208,7 +227,7 @@ class Federation(ABC):
         return incarnation
 
     @abstractmethod
-    def _exchange(self, own: Local, examples: int, metrics: Mapping[str, float]) -> Flat | None:
+    def _exchange(self, own: Local, said: Said) -> Flat | None:
         """Share these params; what came back, or None where the member goes on with its own."""
 
     @abstractmethod
@@ -249,36 +268,36 @@ class Federation(ABC):
         stored = Stored(self.store, entry.key, entry.size, "first member", signature)
         return np.array(stored.checked(range(len(signature.blocks))))
 
-    def _post(
-        self,
-        folder: str,
-        own: Local,
-        examples: int,
-        metrics: Mapping[str, float],
-    ) -> Posted:
+    def _hidden(self, said: Said) -> Said:
+        """The same as it may be published: once for each step, because it costs each time."""
+        if self._reporter is None:
+            return said
+        return replace(said, valuation=self._reporter.report(said.valuation))
+
+    def _post(self, folder: str, own: Local, said: Said) -> Posted:
         """Put an update into the store; returns once that is acknowledged."""
         posted = Posted(
             folder,
             self.client,
             self.sequence,
             self.incarnation,
-            examples,
+            said.examples,
             self.version,
             own.signature.digest,
+            valuation=said.valuation,
         )
         # a number is used up even if the put fails: the object may be there all the same
         self.sequence += 1
-        parts = codec.encode(
-            own.signature,
-            own.flat,
-            {
-                "client": self.client,
-                "sequence": str(posted.sequence),
-                "examples": str(examples),
-                "version": str(self.version),
-                "metrics": json.dumps(dict(metrics)),
-            },
-        )
+        header = {
+            "client": self.client,
+            "sequence": str(posted.sequence),
+            "examples": str(said.examples),
+            "version": str(self.version),
+            "metrics": json.dumps(dict(said.metrics)),
+        }
+        if said.valuation is not None:
+            header["valuation"] = layout.exactly(said.valuation)
+        parts = codec.encode(own.signature, own.flat, header)
         if len(parts[0]) > codec.header_limit(own.signature):
             raise ParamsError(
                 f"metrics take {len(parts[0])} bytes, which is more than peers accept: share fewer"
@@ -289,9 +308,11 @@ class Federation(ABC):
                 client=self.client,
                 key=posted.key,
                 sequence=posted.sequence,
-                examples=examples,
+                examples=said.examples,
                 bytes=sum(memoryview(part).nbytes for part in parts),
-                metrics=metrics,
+                metrics=said.metrics,
+                valuation=said.valuation,
+                epsilon=None if self._reporter is None else self._reporter.epsilon,
             )
         )
         return posted

@@ -13,9 +13,12 @@ from hubless.federate.federation import Federation, Optimizer
 from hubless.federate.model import Model
 from hubless.federate.quorum import Quorum
 from hubless.federate.reduction import ABSURD
+from hubless.federate.selection import Selection
 from hubless.federate.synchronous import Synchronous
 from hubless.federate.terms import Terms
 from hubless.patience import Clock, SystemClock
+from hubless.privacy.mechanisms import Mechanism
+from hubless.select.roster import Selector
 from hubless.store import Store, open_store
 from hubless.store.reliable import Reliable
 from hubless.strategy.base import Strategy
@@ -38,6 +41,10 @@ def join(
     members: int | Sequence[str] | None = None,
     quorum: int | None = None,
     deadline: float = 600.0,
+    selector: Selector | None = None,
+    cohort: int | None = None,
+    unpicked: Literal["wait", "train"] | None = None,
+    private: Mechanism | None = None,
     endpoint: str | None = None,
     options: Mapping[str, str] | None = None,
     patience: float = 60.0,
@@ -66,11 +73,32 @@ def join(
         members: In sync mode, how many there are, or their names.
         quorum: In sync mode, how many updates are enough once the deadline has passed.
         deadline: In sync mode, seconds to wait for the others.
+        selector: Who trains next, such as `hubless.select.Activity("sqrt")`; everybody if not
+            given. There is no server that would pick: in sync mode everybody draws the same
+            members for a round, from what the plans of earlier rounds tell, and needs the same
+            `selector`, `cohort`, `seed` and names of `members`. In async mode every member draws
+            in each of its own steps, from everybody's newest update, and shares if it is among
+            them; a member of which there is no update yet shares first.
+        cohort: With `selector`, how many train in a round.
+        unpicked: With `selector`, what a step does for a member that is not picked. `wait` (usual
+            in sync mode) waits until the round is over and loads its result; `deadline` counts
+            from the round's first update, and should leave the others time to train. Rounds do
+            not wait for who is not picked: a member that finds some gone by loads their result and
+            shares nothing yet, so that all training for a round starts from the one before. Go by
+            `federation.version`, the number of rounds a member has seen, and not by calls. In
+            async mode nobody waits: a member takes in what is new without sharing. `train` (usual
+            in async mode) leaves the model as it is, so that training goes on.
+        private: A mechanism of `hubless.privacy.mechanisms` that the valuations of `step` pass
+            through before anybody sees them. What they cost goes by the events. A process cannot
+            know for sure what its predecessors under this name gave away, so it starts at as
+            many reports as the name is known to have shared updates, with or without valuation,
+            and one more for each predecessor: never too few unless several of its last
+            writes all failed and arrived late.
         endpoint: Where an S3, GCS or Azure server of your own answers.
         options: Settings for the bucket, such as `{"aws_region": "eu-west-1"}`.
         patience: Seconds during which a failing store is tried again.
         limit: Peers' params with a larger root mean square are refused as diverged.
-        seed: Seeds the draws for `participation`.
+        seed: Seeds the draws for `participation` and of `selector`.
         on_event: Called with each event.
 
     >>> import numpy as np
@@ -85,6 +113,10 @@ def join(
         raise FederationError('members= and quorum= go with mode="sync": async waits for nobody')
     if optimizer is not None and (model is None or isinstance(model, Mapping)):
         raise FederationError("optimizer= needs model=, the module that it trains")
+    if (selector is None) != (cohort is None):
+        raise FederationError("selector= and cohort= go together: who is picked, and how many")
+    if selector is None and unpicked is not None:
+        raise FederationError("unpicked= goes with selector=: without one everybody takes part")
     clock = clock or SystemClock()
     terms = Terms(
         client=client,
@@ -94,6 +126,9 @@ def join(
         participation=participation,
         seed=seed,
         limit=limit,
+        selection=None if selector is None or cohort is None else Selection(selector, cohort, seed),
+        unpicked=unpicked or ("wait" if mode == "sync" else "train"),
+        private=private,
         listeners=[on_event] if callable(on_event) else list(on_event),
         clock=clock,
     )
@@ -103,7 +138,8 @@ def join(
     if mode == "async":
         federation = Asynchronous(store, terms, peers)
     else:
-        federation = Synchronous(store, terms, Quorum.of(members, quorum, client), deadline)
+        waited_for = Quorum.of(members, quorum, client, cohort)
+        federation = Synchronous(store, terms, waited_for, deadline)
     if model is not None:
         federation.start(model)
     if model is not None and optimizer is not None:

@@ -5,24 +5,27 @@
     members/CLIENT=INCARNATION.json                    who joined last under a name
     updates/CLIENT=NAME.safetensors                    asynchronous: each member's newest updates
     rounds/R/updates/CLIENT=NAME.safetensors           synchronous: the updates of round R
-    rounds/R/plan-A.json                               who is included, at attempt A
+    rounds/R/plan-A.json                               who is included, at attempt A, and picked
     rounds/R/slices-A/I.safetensors                    the I-th stretch of the result
 
 Keys are flat, because servers that keep objects in folders list many small folders slowly. NAME
-is sequence, incarnation, examples, version and signature, so that one listing tells
-everything that is needed before anything is downloaded.
+is sequence, incarnation, examples, version, signature and, if one was given, a valuation, so that
+one listing tells everything that is needed before anything is downloaded.
 """
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import re
 import secrets
+import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from hubless.errors import BadName, FederationError
+from hubless.federate.standing import Pick, Standing
 from hubless.store.base import Entry
 
 FEDERATION = "federation.json"
@@ -38,7 +41,8 @@ _LIFE = re.compile(rf"members/{_CLIENT}={_INCARNATION}\.json")
 _UPDATE = re.compile(
     rf"(?P<folder>(?:rounds/[0-9]{{8}}/)?updates/){_CLIENT}="
     rf"(?P<sequence>[0-9]{{8}})-{_INCARNATION}"
-    r"-(?P<examples>[0-9]{1,15})-(?P<version>[0-9]{1,12})-(?P<signature>[0-9a-f]{12})\.safetensors"
+    r"-(?P<examples>[0-9]{1,15})-(?P<version>[0-9]{1,12})-(?P<signature>[0-9a-f]{12})"
+    r"(?:-(?P<valuation>[0-9a-f]{16}))?\.safetensors"
 )
 _SEQUENCES = 10**8
 _LIVES = 10**4
@@ -96,15 +100,17 @@ class Posted:
     signature: str
     size: int = 0
     modified: float = 0.0
+    valuation: float | None = None
 
     @property
     def key(self) -> str:
         """Where the update lies."""
         if self.sequence >= _SEQUENCES:
             raise FederationError(f"client name {self.client!r} is used up: join under another")
+        valued = "" if self.valuation is None else f"-{exactly(self.valuation)}"
         return (
             f"{self.folder}{self.client}={self.sequence:08d}-{self.incarnation}"
-            f"-{self.examples}-{self.version}-{self.signature}.safetensors"
+            f"-{self.examples}-{self.version}-{self.signature}{valued}.safetensors"
         )
 
     @property
@@ -118,6 +124,11 @@ class Posted:
         match = _UPDATE.fullmatch(entry.key)
         if match is None:
             return None
+        valuation = None
+        if match["valuation"]:
+            (valuation,) = struct.unpack(">d", bytes.fromhex(match["valuation"]))
+            if not math.isfinite(valuation):
+                return None
         return cls(
             match["folder"],
             match["client"],
@@ -128,7 +139,17 @@ class Posted:
             match["signature"],
             entry.size,
             entry.modified,
+            valuation,
         )
+
+
+def exactly(value: float) -> str:
+    """A number as 16 hexadecimal digits of its IEEE 754 double: nothing is rounded.
+
+    >>> exactly(0.5)
+    '3fe0000000000000'
+    """
+    return struct.pack(">d", value).hex()
 
 
 def parse_updates(entries: Iterable[Entry]) -> list[Posted]:
@@ -184,10 +205,13 @@ class Plan:
     attempt: int = 0
     before: tuple[int, int] | None = None
     """Round and attempt of the version a server optimizer steps from; -1 means the initial one."""
+    pick: Pick | None = None
+    """Who was to train, and what was known when they were drawn; None where everybody trains."""
 
     def to_bytes(self) -> bytes:
         before = list(self.before) if self.before else None
-        return json.dumps({"included": list(self.included), "before": before}).encode()
+        picked = self.pick.to_json() if self.pick else {}
+        return json.dumps({"included": list(self.included), "before": before, **picked}).encode()
 
     @classmethod
     def parse(cls, raw: bytes, number: int, attempt: int) -> Plan:
@@ -195,7 +219,8 @@ class Plan:
         try:
             document = json.loads(raw)
             included, before = document["included"], document["before"]
-            plan = cls(tuple(included), attempt, (before[0], before[1]) if before else None)
+            step = (before[0], before[1]) if before else None
+            plan = cls(tuple(included), attempt, step, Pick.parse(document, number))
             folders = {posted.folder for posted in plan.posted()}
             earlier = plan.before is None or -1 <= int(plan.before[0]) < number
             if len(plan.posted()) != len(included) or len(set(included)) != len(included):
@@ -203,15 +228,25 @@ class Plan:
             if folders != {f"{round_folder(number)}updates/"} or not earlier:
                 raise ValueError("it refers to other rounds")
         except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            key = plan_key(number, attempt)
-            raise FederationError(
-                f"the plan of round {number} is damaged ({error}): remove {key} and go on"
-            ) from None
+            raise damaged(number, attempt, error) from None
         return plan
 
     def posted(self) -> list[Posted]:
         """The included updates, as their keys describe them."""
         return parse_updates(Entry(key, 0, 0.0) for key in self.included)
+
+    def known_after(self, number: int) -> dict[str, Standing]:
+        """What everybody knows of the members once the round is over."""
+        delivered = {p.client: (p.examples, p.valuation) for p in self.posted()}
+        return self.pick.after(number, delivered) if self.pick else {}
+
+
+def damaged(number: int, attempt: int, why: Exception) -> FederationError:
+    """What to say of a plan that cannot be one."""
+    return FederationError(
+        f"the plan of round {number} is damaged ({why}): remove {plan_key(number, attempt)} "
+        "and go on"
+    )
 
 
 def cut(blocks: int, parts: int) -> Sequence[range]:

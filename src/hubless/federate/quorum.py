@@ -24,8 +24,14 @@ class Quorum:
     names: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, members: int | Sequence[str] | None, quorum: int | None, client: str) -> Quorum:
-        """What `join` was told, checked."""
+    def of(
+        cls,
+        members: int | Sequence[str] | None,
+        quorum: int | None,
+        client: str,
+        cohort: int | None = None,
+    ) -> Quorum:
+        """What `join` was told, checked; with a `cohort`, so many of the named train in a round."""
         named = () if members is None or isinstance(members, int) else tuple(sorted(set(members)))
         for name in named:
             check_name(name)
@@ -35,12 +41,28 @@ class Quorum:
                 'mode="sync" needs to know whom to wait for: members= (a number or their names) '
                 "or quorum="
             )
-        enough = everyone if quorum is None else quorum
-        if not 1 <= enough <= everyone:
-            raise FederationError(f"quorum must be from 1 to {everyone}, not {quorum}")
+        if cohort is not None and not named:
+            raise FederationError(
+                "selector= needs the names of all members: members=[names], because everybody "
+                "draws from the same list"
+            )
+        if cohort is not None and cohort > everyone:
+            raise FederationError(f"cohort={cohort} is more than the {everyone} members there are")
+        most = everyone if cohort is None else cohort
+        enough = most if quorum is None else quorum
+        if not 1 <= enough <= most:
+            raise FederationError(f"quorum must be from 1 to {most}, not {quorum}")
         if named and client not in named:
             raise FederationError(f"{client!r} is not among members={list(named)}")
         return cls(everyone, enough, named)
+
+    def among(self, picked: Collection[str]) -> Quorum:
+        """The same for a round in which only these train.
+
+        >>> Quorum.of(["a", "b", "c"], None, "a", cohort=2).among(["c"]).enough
+        1
+        """
+        return Quorum(len(picked), min(self.enough, len(picked)), tuple(picked))
 
     def admits(self, client: str) -> bool:
         """Whether this client is one of the members at all."""

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubless.errors import ParamsError, Refused
-from hubless.federate.layout import Posted
+from hubless.federate.layout import Posted, exactly
 from hubless.params import Array, scaled
 from hubless.signature import Block, Signature
 from hubless.store import codec
@@ -167,6 +167,8 @@ def open_updates(
             "examples": str(posted.examples),
             "sequence": str(posted.sequence),
         }
+        if posted.valuation is not None:
+            says["valuation"] = exactly(posted.valuation)
         return lambda: Stored(
             store, posted.key, posted.size, posted.client, signature, says, limit, whole
         )

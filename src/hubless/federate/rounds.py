@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -56,10 +56,13 @@ class Superseded(Exception):
 
 
 class Plans:
-    """Plans, each fetched once: a plan that is written does not change."""
+    """Plans, each fetched once: a plan that is written does not change.
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
+    What `check` raises for a plan, given the round it is of, goes to whoever asked for it.
+    """
+
+    def __init__(self, store: Store, check: Callable[[Plan, int], None] | None = None) -> None:
+        self._store, self._check = store, check
         self._known: dict[tuple[int, int], Plan] = {}
 
     def get(self, number: int, attempt: int) -> Plan:
@@ -70,7 +73,10 @@ class Plans:
                 raw = self._store.get(plan_key(number, attempt), 64 << 20)
             except NotFound as collected:
                 raise Superseded(number) from collected
-            self._known[at] = Plan.parse(raw, number, attempt)
+            plan = Plan.parse(raw, number, attempt)
+            if self._check is not None:
+                self._check(plan, number)
+            self._known[at] = plan
         return self._known[at]
 
     def forget(self, rounds: Collection[int]) -> None:

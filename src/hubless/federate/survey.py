@@ -30,6 +30,7 @@ class Member:
     bytes: int
     metrics: dict[str, float] = field(default_factory=dict)
     trouble: str = ""
+    valuation: float | None = None
 
 
 @dataclass(frozen=True)
@@ -97,6 +98,7 @@ def _member(store: Store, agreement: Agreement, posted: Posted) -> Member:
         posted.size,
         metrics,
         trouble,
+        posted.valuation,
     )
 
 

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from hubless.errors import FederationError
 from hubless.events import Listener
 from hubless.federate.agreement import check_limit
 from hubless.federate.layout import check_name
 from hubless.federate.reduction import ABSURD
+from hubless.federate.selection import Selection
 from hubless.patience import Clock, SystemClock
+from hubless.privacy.mechanisms import Mechanism
 from hubless.strategy.base import Strategy
 
 
@@ -25,6 +28,9 @@ class Terms:
     participation: float = 1.0
     seed: int = 0
     limit: float = ABSURD
+    selection: Selection | None = None
+    unpicked: Literal["wait", "train"] = "wait"
+    private: Mechanism | None = None
     listeners: Sequence[Listener] = ()
     clock: Clock = field(default_factory=SystemClock)
 
@@ -35,5 +41,11 @@ class Terms:
             raise FederationError(f"every must be at least 1, not {self.every}")
         if not 0 < self.participation <= 1:
             raise FederationError(f"participation is in (0, 1], not {self.participation}")
+        if self.unpicked not in ("wait", "train"):
+            raise FederationError(f"unpicked is 'wait' or 'train', not {self.unpicked!r}")
+        if self.selection is not None and self.participation < 1:
+            raise FederationError(
+                "participation= and selector= both say who takes part: leave one of them out"
+            )
         if isinstance(self.share, str):
             raise FederationError(f"share takes a list of patterns: share=[{self.share!r}]")

@@ -1,0 +1,124 @@
+"""Selection without a server: everybody draws the same members from what everybody knows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from statistics import median_low
+
+import numpy as np
+
+from hubless.errors import FederationError, SelectionError, Shortage
+from hubless.federate.layout import Posted
+from hubless.federate.standing import Pick, Standing
+from hubless.rng import stream
+from hubless.select.roster import Roster, Selector
+
+_LATEST = 2**31 - 2
+"""Versions count for as long as anybody likes, and a roster's rounds in 32 bits."""
+
+
+@dataclass(frozen=True)
+class Selection:
+    """How many members train at a time, and which.
+
+    A member that was never seen counts as one with the median of the known examples, so that it is
+    neither passed over nor preferred before it could say anything; one that had nothing to
+    train on as one with a single example, because only who is picked can say that this changed.
+
+    >>> from hubless.select import Uniform
+    >>> Selection(Uniform(), 2, seed=7).pick({"a": Standing(), "b": Standing()}, 0).members
+    ('a', 'b')
+    """
+
+    selector: Selector
+    cohort: int
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not callable(self.selector):
+            raise FederationError(
+                f"selector= takes a selector, such as hubless.select.Uniform(), not "
+                f"{self.selector!r}; hubless.select.naming.named makes one from a text"
+            )
+        if type(self.cohort) is not int or self.cohort < 1:
+            raise FederationError(f"cohort= is a whole number of at least 1, not {self.cohort!r}")
+        if getattr(self.selector, "unbiased", False):
+            raise FederationError(
+                f"{self.selector!r} is to be unbiased, which weighs updates by how likely each was "
+                "to be picked: only simulations do that, so choose it without unbiased"
+            )
+
+    @property
+    def by_value(self) -> bool:
+        """Whether members have to say what training them is worth."""
+        return bool(getattr(self.selector, "looks_at", ""))
+
+    def pick(
+        self, known: Mapping[str, Standing], number: int, *purpose: int, round: int | None = None
+    ) -> Pick:
+        """Who trains in round `number`, the same wherever it is asked."""
+        known = dict(sorted(known.items()))
+        roster = _roster(known, number if round is None else round)
+        cohort = min(self.cohort, len(known))
+        rng = stream(self.seed, "pick", *purpose, number)
+        try:
+            picked = [int(place) for place in self.selector(roster, cohort, rng)]
+        except Shortage as shortage:
+            raise SelectionError(
+                f"round {number} has no cohort: {shortage}. Lower cohort=, or allow for fewer with "
+                "hubless.select.AtMost"
+            ) from shortage
+        if len(set(picked)) != len(picked) or not all(0 <= i < len(known) for i in picked):
+            raise SelectionError(f"{self.selector!r} picked {picked} of {len(known)} members")
+        if not picked:
+            raise SelectionError(f"{self.selector!r} picked nobody for round {number}")
+        names = list(known)
+        return Pick(tuple(sorted(names[i] for i in picked)), known)
+
+    def check(
+        self, pick: Pick | None, included: Iterable[str], names: tuple[str, ...], number: int
+    ) -> None:
+        """Raise a ValueError unless this is what round `number` of these members can have."""
+        if pick is None:
+            raise ValueError("it has no roster, and this federation picks who trains")
+        if tuple(pick.roster) != names:
+            raise ValueError("its roster is not of this federation's members")
+        if strangers := sorted(set(included) - set(pick.members)):
+            raise ValueError(f"it includes {', '.join(strangers)}, who were not picked")
+        drawn = self.pick(pick.roster, number).members
+        if drawn != pick.members:
+            raise ValueError(
+                f"it picks {', '.join(pick.members)}, and here {', '.join(drawn)} are drawn: every "
+                "site needs the same hubless, numpy and selector"
+            )
+
+
+def listed_standings(newest: Mapping[str, Posted]) -> tuple[dict[str, Standing], int]:
+    """What keys alone tell of members without rounds, and the round that it would be for them.
+
+    Versions stand for rounds, because they grow with all that members take in, and a member was
+    picked as often as it shared something.
+    """
+    known = {}
+    for name, posted in newest.items():
+        version = min(posted.version, _LATEST)
+        valued = -1 if posted.valuation is None else version
+        shared = posted.sequence + 1
+        known[name] = Standing(posted.examples, posted.valuation, valued, shared, version, version)
+    return known, max((s.last_seen for s in known.values()), default=-1) + 1
+
+
+def _roster(known: Mapping[str, Standing], number: int) -> Roster:
+    standings = list(known.values())
+    counts = [max(1, s.examples) for s in standings if s.last_seen >= 0]
+    usual = median_low(counts) if counts else 1
+    examples = [max(1, s.examples) if s.last_seen >= 0 else usual for s in standings]
+    roster = Roster(examples, round=number)
+    everybody = slice(None)
+    if any(s.valuation is not None for s in standings):
+        values = [np.nan if s.valuation is None else s.valuation for s in standings]
+        roster.put("valuation", everybody, values)
+    for name in ("valued", "selected", "last_selected", "last_seen"):
+        roster.put(name, everybody, [getattr(s, name) for s in standings])
+    return roster
