@@ -20,9 +20,7 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """
     if output.ndim == 2:
         return functional.cross_entropy(output, target.long(), reduction="none")
-    flat, wanted = output.flatten(0, -2), target.long().flatten()
-    each = functional.cross_entropy(flat, wanted, reduction="none", ignore_index=IGNORED)
-    return _mean_that_counts(each.reshape(target.shape), target)
+    return _mean_that_counts(_of_positions(output, target), target)
 
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
@@ -36,6 +34,22 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
     return hits if hits.ndim == 1 else _mean_that_counts(hits, target)
 
 
+def nll(output: Tensor, target: Tensor) -> Tensor:
+    """The cross-entropy of all positions that count, summed: of perplexity, the one half.
+
+    >>> import torch
+    >>> target = torch.tensor([[1, 0, 3], [IGNORED, 2, IGNORED], [IGNORED] * 3])
+    >>> nll(torch.zeros(3, 3, 4), target)
+    tensor([4.1589, 1.3863, 0.0000])
+    """
+    return _of_positions(output, target).flatten(1).sum(1)
+
+
+def tokens(output: Tensor, target: Tensor) -> Tensor:
+    """How many positions count: of perplexity, the other half."""
+    return (target != IGNORED).flatten(1).sum(1).float()
+
+
 def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """Cross-entropy of one logit per example."""
     logits = output.reshape(target.shape)
@@ -45,6 +59,13 @@ def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
     """The squared error, meaned over all but the first dimension."""
     return (output.reshape(target.shape) - target).square().reshape(len(target), -1).mean(1)
+
+
+def _of_positions(output: Tensor, target: Tensor) -> Tensor:
+    """Cross-entropy at each position of a sequence; 0 where it does not count."""
+    flat, wanted = output.flatten(0, -2), target.long().flatten()
+    each = functional.cross_entropy(flat, wanted, reduction="none", ignore_index=IGNORED)
+    return each.reshape(target.shape)
 
 
 def _mean_that_counts(each: Tensor, target: Tensor) -> Tensor:
