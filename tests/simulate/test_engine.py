@@ -194,3 +194,11 @@ def test_a_run_leaves_torchs_threads_as_they_were() -> None:
         assert torch.get_num_threads() == 2
     finally:
         torch.set_num_threads(before)
+
+
+def test_what_was_found_out_for_equal_clients_is_not_taken_for_unequal_ones(
+    fresh_cache: Path,
+) -> None:
+    for sizes in ((8,) * 6, (1, 1, 1, 1, 1, 43)):
+        Local(compiled=False, processes=1).plan(_executor(mlp(), sizes), 4, 10)
+    assert len(list((fresh_cache / "plans").iterdir())) == 2

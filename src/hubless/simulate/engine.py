@@ -301,6 +301,8 @@ class _Note:
             {n: [str(c.dtype), c.shape[1:]] for n, c in executor.data.items()},
             [name, os.cpu_count(), torch.__version__, hubless.__version__],
             [repr(wanted), cohort, rounds],
+            # equal clients are run otherwise than unequal ones
+            [len(work.population), work.population.examples, int(work.population.sizes.max())],
         ]
         self._key = hashlib.blake2b(repr(about).encode(), digest_size=12).hexdigest()
         self._path = cache_folder("plans") / f"{self._key}.json"
