@@ -164,8 +164,9 @@ def tiers(length: Ints, lanes: int) -> list[tuple[int, Ints]]:
     All lanes tick until the longest client is done. Where that is long after the others, it costs
     less to run those that are so long apart from the rest.
 
-    >>> [(count, clients.tolist()) for count, clients in tiers(np.array([2, 500, 2, 2, 2]), 4)]
-    [(2, [0, 1]), (4, [2, 3, 4])]
+    >>> steps = np.array([2, 500, 2, 2, 2, 2, 2, 2, 2, 2])
+    >>> [(count, clients.tolist()) for count, clients in tiers(steps, 8)]
+    [(2, [0, 1]), (8, [2, 3, 4, 5, 6, 7, 8, 9])]
     """
     order = np.argsort(-length, kind="stable")
     falling = length[order]
