@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from hubless.data.population import Population
@@ -162,6 +162,7 @@ def test_texts_are_compared_in_lower_case_and_without_superfluous_blanks() -> No
 
 
 @given(st.lists(st.text(st.characters(max_codepoint=0x17F) | st.sampled_from(" \t\n\u2003Σς"))))
+@example(["\x00"])
 @settings(deadline=None)
 def test_normalising_is_what_python_would_do(texts: list[str]) -> None:
     # Python takes four separators of ASCII for blanks that Unicode does not

@@ -180,7 +180,8 @@ def normalised(texts: ArrayLike | Sequence[str] | polars.Series) -> polars.Serie
 
     given = texts
     if not isinstance(given, pl.Series):
-        array = np.asarray(given)
+        # numpy's own texts of fixed length lose a zero at the end
+        array = given if isinstance(given, np.ndarray) else np.asarray(given, object)
         if array.ndim != 1 or (array.size and array.dtype.kind not in "TUO"):
             raise DataError(f"texts are {array.dtype} of shape {array.shape}: give a list of texts")
         listed = array.tolist()
