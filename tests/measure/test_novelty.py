@@ -179,7 +179,7 @@ def test_normalising_is_what_python_would_do(texts: list[str]) -> None:
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        ([1, 2], "texts are int64"),
+        ([1, 2], "text 0 is 1, no text"),
         ([["a"]], r"shape \(1, 1\)"),
         (np.array(["a", None], object), "text 1 is missing"),
         (np.array(["a", 3], object), "text 1 is 3, no text"),
