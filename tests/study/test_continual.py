@@ -66,6 +66,7 @@ def results(out: Path) -> list[str]:
     return sorted(json.dumps([record["cell"], record["rows"]]) for record in records)
 
 
+@pytest.mark.timeout(900)
 def test_the_paper_s_whole_grid_from_data_to_figures(tmp_path: Path) -> None:
     out = tmp_path / "out"
     settings = written(tmp_path, "sets = 3")
