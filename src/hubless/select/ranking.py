@@ -225,7 +225,8 @@ def _edge(valuations: Floats, known: int, rank: int) -> _Edge:
         block = valuations[part]
         at_least = block >= high
         over += int(np.count_nonzero(at_least))
-        between.append(block[np.flatnonzero(at_least ^ (block > low))])
+        # above the one and not as high as the other, which may be the same
+        between.append(block[np.flatnonzero((block > low) > at_least)])
     middle = np.concatenate(between)
     if over < rank <= over + len(middle):
         value = float(np.partition(middle, len(middle) - rank + over)[len(middle) - rank + over])
