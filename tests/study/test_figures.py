@@ -15,7 +15,6 @@ import pytest
 
 from hubless.errors import DataError
 from hubless.measure.rcp import relative_change
-from hubless.study import figures
 from hubless.study.comparison import ELEVEN, REFERENCE, SELECTORS, SIX, missing
 from hubless.study.figures import FIGURES, draw
 
@@ -154,11 +153,11 @@ def test_shares_are_averaged_over_periods_and_sets_and_add_up() -> None:
         assert sum(r["mean"] for r in rows if r["decile"] == decile) == pytest.approx(100)
 
 
-def test_every_figure_is_a_function_too() -> None:
+def test_every_figure_is_a_chart_wide_and_narrow() -> None:
     for name in NAMES:
         frame = novelty(["0"]) if name == "4" else study(["0"])
         for narrow in (False, True):
-            made = getattr(figures, f"figure_{name}")(frame, narrow=narrow).to_dict()
+            made = FIGURES[name].chart(frame, narrow=narrow).to_dict()
             assert made["title"]["text"] == FIGURES[name].title
 
 

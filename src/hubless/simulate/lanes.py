@@ -208,7 +208,7 @@ class Lanes:
     def _widths(self, schedule: Schedule) -> Ints:
         """How much of its batches each tick takes: what is filled, of a few widths to choose from.
 
-        Every width is compiled or captured by itself, so that compiled code takes them all.
+        A program is good for one width, and compiling another costs more than it saves.
         """
         full = schedule.rows.shape[2]
         if self.compiled or not schedule.ticks:

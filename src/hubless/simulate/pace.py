@@ -96,10 +96,14 @@ def weigh(simulation: Simulation, clients: Ints, picked: int) -> Floats:
     if not is_unbiased(simulation.selector):
         return strategy.weights(sizes[clients].tolist(), [0] * len(clients))
     selector = cast(Unbiased, simulation.selector)
-    everyone = strategy.weighting(sizes.astype(float), np.zeros(len(sizes)), None)
-    everyone = np.where(sizes > 0, everyone, 0.0)
-    included = selector.inclusion(simulation.roster, picked, clients)
-    return np.asarray(everyone[clients] / (everyone.sum() * included))
+
+    def shares() -> Floats:
+        raw = strategy.weighting(sizes.astype(float), np.zeros(len(sizes)), None)
+        raw = np.where(sizes > 0, raw, 0.0)
+        return np.asarray(raw / raw.sum())
+
+    share = simulation.roster.derive(("share", repr(strategy.weighting)), ("examples",), shares)
+    return share[clients] / selector.inclusion(simulation.roster, picked, clients)
 
 
 class Synchronous:

@@ -32,9 +32,9 @@ class Tiers:
         losses = torch.zeros(len(cohort.clients), device=self.device)
         kept: Tensor | None = None
         total: Tensor | None = None
-        for lanes, members in groups:
-            outcome = self._on(lanes).run(params, cohort.part(members), each=each)
-            where = torch.from_numpy(members).to(self.device)
+        for lanes, part in groups:
+            outcome = self._on(lanes).run(params, cohort.part(part), each=each)
+            where = torch.from_numpy(part).to(self.device)
             losses[where] = outcome.losses
             if each:
                 found = cast(Tensor, outcome.each)
@@ -42,8 +42,8 @@ class Tiers:
                     kept = found.new_zeros(len(cohort.clients), found.shape[1])
                 kept[where] = found
             else:
-                part = cast(Tensor, outcome.total)
-                total = part if total is None else total + part
+                summed = cast(Tensor, outcome.total)
+                total = summed if total is None else total + summed
         return Outcome(total, kept, losses)
 
     def _on(self, lanes: int) -> Lanes:

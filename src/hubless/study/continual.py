@@ -44,9 +44,6 @@ from hubless.train.recipe import Recipe
 from hubless.train.task import Task
 from hubless.train.tokens import Vocabulary
 
-Continual = tuple[int, int]
-"""Segments, and the months of each."""
-
 
 @dataclass(frozen=True)
 class Study:
@@ -126,12 +123,20 @@ def periods(timeline: Timeline, horizon: str) -> list[Population]:
     >>> [window.examples for window in periods(line, "11") + periods(line, "3x2")]
     [11, 2, 2, 2]
     """
-    count, times, months = horizon.partition("x")
-    if not count.isdigit() or (times and not months.isdigit()):
+    count, months = segments_of(horizon)
+    return list(timeline.segments(months, count))
+
+
+def segments_of(horizon: str) -> tuple[int, int]:
+    """How many segments a horizon has, and the months of each.
+
+    >>> segments_of("3x2"), segments_of("11")
+    ((3, 2), (1, 11))
+    """
+    count, _, months = horizon.rpartition("x")
+    if not months.isdigit() or not (count or "1").isdigit():
         raise DataError(f"a horizon is months, such as 6, or segments x months (3x2): {horizon!r}")
-    if not times:
-        return [timeline.last(int(count))]
-    return list(timeline.segments(int(months), int(count)))
+    return int(count or 1), int(months)
 
 
 def sets_of(timeline: Timeline, settings: Settings) -> Sequence[Timeline]:
@@ -159,30 +164,16 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
     novelty = []
     for place, line in enumerate(sets_of(timeline, settings)):
         for horizon in settings.horizons:
-            windows = periods(line, horizon)
-            for number in range(2, len(windows) + 1):
-                earlier = _joined(windows[: number - 1])
-                found = Novelty.between(earlier, windows[number - 1]).by_decile()
+            count, months = segments_of(horizon)
+            first = line.stop - 1 - count * months
+            for number, window in enumerate(periods(line, horizon)[1:], 2):
+                earlier = line.window(first, first + (number - 1) * months)
+                found = Novelty.between(earlier, window).by_decile()
                 more = {"set": str(place), "period": number}
                 novelty += [{**more, **row} for row in found.to_dicts()]
     write(folder / "novelty.json", json.dumps(novelty))
     # last: what is there is complete
     replace(people, columns=encoded).packed().save(folder / "messages")
-
-
-def _joined(windows: Sequence[Population]) -> Population:
-    """Views of the same columns as one, each client's rows together."""
-    first = windows[0]
-    owner = np.concatenate([np.repeat(np.arange(len(w)), w.sizes) for w in windows])
-    rows = np.concatenate([_rows(w) for w in windows])
-    order = np.argsort(owner, kind="stable")
-    sizes = sum(w.sizes for w in windows)
-    offsets = np.concatenate([[0], np.cumsum(sizes)])
-    return Population(first.columns, offsets, rows[order], first.names)
-
-
-def _rows(window: Population) -> NDArray[np.int64]:
-    return np.arange(window.examples) if window.rows is None else window.rows
 
 
 @lru_cache(maxsize=1)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from hubless.errors import DataError
 from hubless.study.charts import bars, lines, stacks, styled
 from hubless.study.comparison import (
+    ALGORITHMS,
     ELEVEN,
     MINUS,
     SIX,
@@ -114,41 +115,6 @@ def draw(
     return page
 
 
-def figure_1a(results: polars.DataFrame, *, narrow: bool = False) -> altair.TopLevelMixin:
-    """One-shot training: the whole test set by selection, a panel for each horizon."""
-    return FIGURES["1a"].chart(results, narrow=narrow)
-
-
-def figure_1b(results: polars.DataFrame, *, narrow: bool = False) -> altair.TopLevelMixin:
-    """Continual training: the whole test set by selection, a panel for each segment."""
-    return FIGURES["1b"].chart(results, narrow=narrow)
-
-
-def figure_2a(results: polars.DataFrame, *, narrow: bool = False) -> altair.TopLevelMixin:
-    """FedAvg, one-shot: selections by decile, a panel for each horizon."""
-    return FIGURES["2a"].chart(results, narrow=narrow)
-
-
-def figure_2b(results: polars.DataFrame, *, narrow: bool = False) -> altair.TopLevelMixin:
-    """FedAvg, continual: selections by decile, after the last segment."""
-    return FIGURES["2b"].chart(results, narrow=narrow)
-
-
-def figure_3a(results: polars.DataFrame, *, narrow: bool = False) -> altair.TopLevelMixin:
-    """FedOpt, one-shot: selections by decile, a panel for each horizon."""
-    return FIGURES["3a"].chart(results, narrow=narrow)
-
-
-def figure_3b(results: polars.DataFrame, *, narrow: bool = False) -> altair.TopLevelMixin:
-    """FedOpt, continual: selections by decile, after the last segment."""
-    return FIGURES["3b"].chart(results, narrow=narrow)
-
-
-def figure_4(novelty: polars.DataFrame, *, narrow: bool = False) -> altair.TopLevelMixin:
-    """Where the utterances of a period come from, by decile."""
-    return FIGURES["4"].chart(novelty, narrow=narrow)
-
-
 _ON_ALL = (
     "{name}: relative change in perplexity of each decile of clients, one line per selection, for "
     "training once on the last 3, 6 or 11 months."
@@ -157,6 +123,31 @@ _ON_LAST = (
     "{name}: relative change in perplexity of each decile of clients after the last of three "
     "segments of two months; the dashed black line is {name} trained once on the same six months."
 )
+
+
+def _by_decile(number: str, algorithm: str) -> dict[str, Figure]:
+    """The two figures that every algorithm has."""
+    name, measure = ALGORITHMS[algorithm], ("decile",)
+    return {
+        f"{number}a": Figure(
+            f"{name}, one-shot training: by decile of clients",
+            _ON_ALL.format(name=name),
+            ELEVEN,
+            partial(one_shot, algorithm=algorithm),
+            lines,
+            measure,
+        ),
+        f"{number}b": Figure(
+            f"{name}, continual training: by decile of clients, after the last segment",
+            _ON_LAST.format(name=name),
+            SIX,
+            partial(last, algorithm=algorithm),
+            lines,
+            measure,
+        ),
+    }
+
+
 FIGURES = {
     "1a": Figure(
         "One-shot training: the whole test set",
@@ -176,38 +167,8 @@ FIGURES = {
         bars,
         ("panel", "algorithm"),
     ),
-    "2a": Figure(
-        "FedAvg, one-shot training: by decile of clients",
-        _ON_ALL.format(name="FedAvg"),
-        ELEVEN,
-        partial(one_shot, algorithm="fedavg"),
-        lines,
-        ("decile",),
-    ),
-    "2b": Figure(
-        "FedAvg, continual training: by decile of clients, after the last segment",
-        _ON_LAST.format(name="FedAvg"),
-        SIX,
-        partial(last, algorithm="fedavg"),
-        lines,
-        ("decile",),
-    ),
-    "3a": Figure(
-        "FedOpt, one-shot training: by decile of clients",
-        _ON_ALL.format(name="FedOpt"),
-        ELEVEN,
-        partial(one_shot, algorithm="fedopt"),
-        lines,
-        ("decile",),
-    ),
-    "3b": Figure(
-        "FedOpt, continual training: by decile of clients, after the last segment",
-        _ON_LAST.format(name="FedOpt"),
-        SIX,
-        partial(last, algorithm="fedopt"),
-        lines,
-        ("decile",),
-    ),
+    **_by_decile("2", "fedavg"),
+    **_by_decile("3", "fedopt"),
     "4": Figure(
         "Where utterances come from",
         "Of the distinct utterances of a client in a period, the share it had said before, that "

@@ -11,9 +11,9 @@ from typing import Any, Literal
 from hubless.data.population import Population
 from hubless.errors import DataError, HublessError
 from hubless.select.naming import named
+from hubless.study.comparison import SELECTORS
 from hubless.train.language import SIZES, Size
 
-SELECTORS = ("activity:1", "activity:log", "activity:sqrt", "activity:n", "activity:1/log")
 RATES: Mapping[str, Mapping[str, float]] = {
     "fedavg": {"client": 0.1},
     "fedopt": {"client": 0.1, "server": 0.01},
@@ -66,7 +66,7 @@ class Settings:
     vocabulary: int = 2000
     length: int = 16
     algorithms: Sequence[str] = ("fedavg", "fedopt")
-    selectors: Sequence[str] = (*SELECTORS, "heavy", "light")
+    selectors: Sequence[str] = tuple(SELECTORS)
     horizons: Sequence[str] = ("3", "6", "11", "3x2")
     sets: int = 3
     share: float = 0.5
