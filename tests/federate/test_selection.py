@@ -483,7 +483,10 @@ def test_a_bad_update_of_a_picked_member_is_not_known_afterwards(store: Store) -
     for site in honest:
         site.member.help_after = 0.1
     together(*(lambda s=s: s.step(examples=3, valuation=1.0) for s in honest))
-    assert all(site.included() == {0: [cohort[1]]} for site in honest)
+    for site in honest:
+        # whoever was not picked may come when the round is over, and then hears nothing of it
+        late = {} if site.client not in cohort else {0: [cohort[1]]}
+        assert site.included() in (late, {0: [cohort[1]]})
     documents = [json.loads(store.get(plan_key(0, attempt))) for attempt in (0, 1)]
     assert documents[0]["roster"] == documents[1]["roster"]
     assert [len(document["included"]) for document in documents] == [2, 1]

@@ -138,6 +138,18 @@ def test_what_is_finished_is_never_run_again(
     assert main([*arguments, "--table"]) == 0
 
 
+def test_parts_together_are_the_whole(data: str, tmp_path: Path) -> None:
+    arguments = ["--data", data, "--out", str(tmp_path), *SMALL, "--repetitions", "2"]
+    arms = ["--arms", "uniform", "active", "--epochs", "1"]
+    for part in ("1/3", "2/3", "3/3"):
+        assert main([*arguments, *arms, "--part", part]) == 0
+    results = (tmp_path / "git" / "results.jsonl").read_text().splitlines()
+    labels = [(run["arm"], run["repetition"]) for run in map(json.loads, results)]
+    assert sorted(labels) == [("active", 0), ("active", 1), ("uniform", 0), ("uniform", 1)]
+    with pytest.raises(SystemExit):
+        main([*arguments, "--part", "4/3"])
+
+
 def test_when_the_time_is_up_nothing_is_lost(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

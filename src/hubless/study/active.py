@@ -286,6 +286,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--lanes", type=int, help="clients side by side; measured where not given")
     add("--device", default="auto")
     add("--minutes", type=float, default=math.inf, help="stop after so long, with all saved")
+    add("--part", type=_part, default=(0, 1), metavar="I/N", help="only the I-th of N equal parts")
     add("--table", action="store_true", help="only make the tables of what there is")
     asked = parser.parse_args(arguments)
     deadline, done = time.monotonic() + 60 * asked.minutes, True
@@ -297,7 +298,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             return 0
         study = _study(asked, deadline)
         if not asked.table:
-            runs = _planned(asked, list(study.results().values()))
+            part, parts = asked.part
+            runs = _planned(asked, list(study.results().values()))[part::parts]
             done = study.complete(runs, asked.epochs or (6 if asked.tune else 20))
     except (HublessError, KeyboardInterrupt) as error:
         parser.exit(1, f"{str(error) or 'interrupted'}\n")
@@ -336,6 +338,14 @@ def _values(text: str) -> tuple[str, list[float]]:
     if name not in USUAL:
         raise argparse.ArgumentTypeError(f"there is no knob {name!r}: there are {', '.join(USUAL)}")
     return name, [float(value) for value in values.split(",")]
+
+
+def _part(text: str) -> tuple[int, int]:
+    """One of several processes that share the work, each counted from 1."""
+    one, _, all_of_them = text.partition("/")
+    if not (one.isdigit() and all_of_them.isdigit() and 1 <= int(one) <= int(all_of_them)):
+        raise argparse.ArgumentTypeError(f"{text!r} is no part such as 2/8")
+    return int(one) - 1, int(all_of_them)
 
 
 if __name__ == "__main__":

@@ -46,7 +46,7 @@ class Watch:
 def write(path: Path, text: str) -> None:
     """Write a file, whatever stood there staying until the new one is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_suffix(".part")
+    staged = path.with_suffix(f".{os.getpid()}.part")
     staged.write_text(text, encoding="utf-8")
     staged.replace(path)
 
