@@ -7,7 +7,8 @@ import logging
 import math
 import numbers
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -66,13 +67,14 @@ class Pushed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Pulled(Event):
-    """Peers' updates were averaged in: who, which of theirs, with what weight."""
+    """Peers' updates were averaged in: who, which of theirs, with what weight, how stale."""
 
     peers: Mapping[str, int]
     weights: Mapping[str, float]
     version: int
     bytes: int
     seconds: float
+    staleness: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +170,9 @@ class Trained(Event):
     """A simulated round is over: who trained, how it went, what it would have cost.
 
     `skipped` had no data and `dropped` came too late; `virtual` is the clients' clock in seconds.
-    `valuations` is what the cohort said training them is worth, where they were asked.
+    For each of the cohort, `examples` is what it trained on, `valuations` what it said training it
+    is worth, and `staleness` how many versions had passed since it started; `phases` is where the
+    seconds went. `deciles` has the metrics of each tenth of the test's clients, lightest first.
     """
 
     client: str = "simulation"
@@ -181,7 +185,11 @@ class Trained(Event):
     bytes_up: int
     seconds: float
     virtual: float
+    examples: list[int] | None = None
     valuations: list[float] | None = None
+    staleness: list[int] | None = None
+    phases: Mapping[str, float] | None = None
+    deciles: Mapping[str, list[float]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -207,11 +215,29 @@ class Events:
     def emit(self, event: Event) -> None:
         """Tell everyone."""
         logger.log(event.level, "%s", event)
-        for listener in self.listeners:
+        for listener in (*self.listeners, *_everywhere):
             try:
                 listener(event)
             except Exception:
                 logger.exception("a listener failed on %s", event.kind)
+
+
+_everywhere: list[Listener] = []
+
+
+@contextmanager
+def listening(listener: Listener) -> Iterator[None]:
+    """Hear every event of every run in this process, while the block lasts.
+
+    >>> with listening(lambda event: print(event.kind)):
+    ...     Events().emit(Nothing(client="site-a", version=3))
+    nothing
+    """
+    _everywhere.append(listener)
+    try:
+        yield
+    finally:
+        _everywhere.remove(listener)
 
 
 def to_file(path: str | Path) -> Listener:

@@ -93,6 +93,7 @@ def test_staleness_is_known_to_the_strategy(tmp_path: Path) -> None:
         assert isinstance(pulled, events.Pulled)
         # three versions behind: a quarter of a fresh one's weight
         assert pulled.weights["slow"] == pytest.approx(0.25 / 1.25)
+        assert pulled.staleness == {"slow": 3}
         assert np.allclose(result["w"], (1.0 + 0.25 * 5.0) / 1.25)
 
 

@@ -103,7 +103,10 @@ def test_fedbuff_with_a_buffer_of_one_worked_out_by_hand() -> None:
     before.
     """
     ran = _counting([1, 2.5, 4], FedBuff(), Buffered(concurrency=2, buffer=1))
+    said: list[Event] = []
+    ran.events.listeners.append(said.append)
     path = _path(ran, 4)
+    assert [e.staleness for e in said if isinstance(e, Trained)] == [[0], [0], [2], [1]]
     steps = [-1, -1, -2 / np.sqrt(3), -1 / np.sqrt(2)]
     assert path == pytest.approx(np.cumsum(steps).tolist())
     assert ran.history["virtual"].to_list() == pytest.approx([1, 2, 2.5, 3])

@@ -255,6 +255,36 @@ def test_events_say_what_happened_in_order() -> None:
         assert event.bytes_up == len(event.cohort) * 4 * ran.flat.numel()
 
 
+def test_events_tell_what_a_report_needs() -> None:
+    said: list[Event] = []
+    sizes = [1, 5, 0, *range(2, 22)]
+    test = people([*range(1, 21)])
+    given = {"population": people(sizes), "test": test, "name": "mine"}
+    ran = simulation(events=[said.append], evaluate_every=2, **given)
+    ran.run(rounds=2)
+    assert {event.client for event in said} == {"mine"}
+    started, first, second, _ = said
+    assert isinstance(started, Started) and isinstance(second, Trained)
+    settings = started.settings
+    assert settings["rounds"] == 2 and "torch" in settings["versions"]
+    assert settings["command"]
+    assert (settings["activity"][0], settings["activity"][-1]) == (1, 21)
+    labels = settings["labels"]
+    assert np.array(labels["by_decile"]).sum() == sum(sizes)
+    assert np.array(labels["by_client"]).sum(1).tolist() == sizes
+    assert isinstance(first, Trained) and first.deciles is None
+    assert first.examples == [sizes[client] for client in first.cohort]
+    assert first.phases is not None
+    assert sum(first.phases.values()) == pytest.approx(first.seconds)
+    assert second.deciles is not None
+    by_client = ran.evaluate_by_client()
+    # two clients to a tenth, in the order of their sizes
+    for tenth, mean in enumerate(second.deciles["loss"]):
+        pair = by_client[2 * tenth : 2 * tenth + 2]
+        expected = float(np.average(pair["loss"], weights=pair["examples"]))
+        assert mean == pytest.approx(expected, rel=1e-5)
+
+
 def test_events_in_a_file_are_json_lines(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     ran = simulation(events=path, seed=3)

@@ -31,6 +31,24 @@ def ranges(starts: Index, sizes: Index) -> Index:
     return numbers
 
 
+def tenths(counts: Index) -> Index:
+    """In which tenth each stands when all are ranked by a count, 1 to 10; 0 for who has none.
+
+    Equal counts stand in the order they come in. Each takes an equal stretch of the line from 0
+    to 1 and is in the tenth its middle falls into, so fewer than ten spread evenly.
+
+    >>> tenths(np.array([7, 0, 2]))
+    array([8, 0, 3])
+    """
+    there = np.flatnonzero(counts)
+    rank = np.empty(len(there), np.int64)
+    rank[np.argsort(counts[there], kind="stable")] = np.arange(len(there))
+    found = np.zeros(len(counts), np.int64)
+    # 10 (rank + 1/2) / how many, in whole numbers
+    found[there] = 1 + 10 * (2 * rank + 1) // (2 * max(len(there), 1))
+    return found
+
+
 def grouped(owner: Index, groups: int) -> tuple[Index, Index]:
     """The rows of each group one group after the other, in their own order, and the offsets.
 

@@ -112,9 +112,8 @@ class Asynchronous(Federation):
             events.Pulled(
                 client=self.client,
                 peers={p.client: p.sequence for p in averaged.included},
-                weights={
-                    p.client: w for p, w in zip(averaged.included, averaged.weights, strict=True)
-                },
+                weights=averaged.named(averaged.weights),
+                staleness=averaged.named(averaged.staleness),
                 version=self.version,
                 bytes=averaged.bytes,
                 seconds=self.clock.now() - started,

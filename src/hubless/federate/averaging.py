@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -28,6 +29,9 @@ from hubless.strategy.base import Strategy
 _RENEWALS = 3
 
 
+Number = TypeVar("Number", int, float)
+
+
 @dataclass(frozen=True)
 class Averaged:
     """What came out, and of whom."""
@@ -35,7 +39,12 @@ class Averaged:
     flat: Flat
     included: list[Posted]
     weights: list[float]
+    staleness: list[int]
     bytes: int
+
+    def named(self, values: Sequence[Number]) -> dict[str, Number]:
+        """What stands in the order of the updates, by client."""
+        return {p.client: value for p, value in zip(self.included, values, strict=True)}
 
 
 def average(
@@ -124,5 +133,6 @@ def _reduce(
     everything = range(len(signature.blocks))
     shares, reducer = weights.tolist(), strategy.reducer
     reduce(signature, everything, sources, shares, reducer, store, limit, finish)
-    peers = shares[0 if own is None else 1 :]
-    return Averaged(out, included, peers, sum(p.size for p in included))
+    first = 0 if own is None else 1
+    size = sum(p.size for p in included)
+    return Averaged(out, included, shares[first:], staleness[first:], size)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hubless.data.index import Index
+from hubless.data.index import Index, tenths
 from hubless.errors import DataError
 from hubless.measure.groups import refuse, whole
 from hubless.measure.outcome import Outcome, framed
@@ -27,23 +27,15 @@ def decile_of(utterances: ArrayLike) -> Index:
     """The decile of every client, 1 to 10, from how many utterances each has; 0 for who has none.
 
     Deciles differ by at most one client: those with equally many utterances stand in the order of
-    the population, and may fall on either side of a border. Each client takes an equal stretch of
-    the line from 0 to 1 and is in the decile its middle falls into, so fewer than ten clients
-    spread evenly, and some deciles are empty.
+    the population, and may fall on either side of a border. Fewer than ten clients spread evenly,
+    and some deciles are empty.
 
     >>> decile_of([5, 0, 3, 3, 900, 1, 1, 2, 8, 13, 40])
     array([ 6,  0,  4,  5, 10,  1,  2,  3,  7,  8,  9])
     >>> decile_of([7, 2])
     array([8, 3])
     """
-    counts = whole("utterances", utterances, of=lambda client: f"client {client}")
-    active = np.flatnonzero(counts)
-    rank = np.empty(len(active), np.int64)
-    rank[np.argsort(counts[active], kind="stable")] = np.arange(len(active))
-    deciles = np.zeros(len(counts), np.int64)
-    # 10 (rank + 1/2) / clients, in whole numbers
-    deciles[active] = 1 + DECILES * (2 * rank + 1) // (2 * max(len(active), 1))
-    return deciles
+    return tenths(whole("utterances", utterances, of=lambda client: f"client {client}"))
 
 
 def by_decile(outcome: Outcome, decile: ArrayLike | None = None) -> polars.DataFrame:

@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hubless.data.index import tenths
 from hubless.data.population import Population
 from hubless.errors import DataError
 from hubless.simulate.local import autocast, tf32
@@ -67,6 +68,7 @@ class Evaluation:
         self._data = to_tensors(test, task.columns, device)
         rows = np.arange(test.examples) if test.rows is None else np.asarray(test.rows)
         self._rows = torch.from_numpy(rows).to(device)
+        self._tenths = _tenths(test)
 
     def values(self, params: Tensor) -> dict[str, Tensor]:
         """Loss and metrics of every example, in client order."""
@@ -80,7 +82,16 @@ class Evaluation:
 
     def means(self, params: Tensor) -> dict[str, Tensor]:
         """Loss and metrics over all examples, still on the device."""
-        return {name: values.mean() for name, values in self.values(params).items()}
+        return self.measured(params)[0]
+
+    def measured(self, params: Tensor) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+        """Loss and metrics over all examples, and of each tenth of clients if there are ten."""
+        values = self.values(params)
+        means = {name: each.mean() for name, each in values.items()}
+        if self._tenths is None:
+            return means, {}
+        self._tenths = self._tenths.to(self._rows.device)
+        return means, {name: self._tenths @ each for name, each in values.items()}
 
     def by_client(self, params: Tensor) -> dict[str, NDArray[np.float64]]:
         """Loss and metrics of each client's own examples; NaN for a client that has none.
@@ -99,3 +110,13 @@ class Evaluation:
             sums = np.bincount(owner, values.double().cpu().numpy(), len(sizes))
             means[name] = np.where(sizes > 0, sums / np.maximum(sizes, 1), np.nan)
         return means
+
+
+def _tenths(test: Population) -> Tensor | None:
+    """Takes the mean over each tenth of clients, as a matrix; None for fewer than ten clients."""
+    sizes = test.sizes
+    if np.count_nonzero(sizes) < 10:
+        return None
+    tenth = torch.from_numpy(np.repeat(tenths(sizes), sizes))
+    member = (tenth == torch.arange(1, 11)[:, None]).float()
+    return member / member.sum(1, keepdim=True)

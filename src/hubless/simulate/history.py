@@ -19,13 +19,16 @@ from hubless.train.recipe import Recipe
 class Done:
     """A round that is over, with figures that may still be on the device.
 
-    `valuations` is what its clients said training them is worth, and `epsilon` what the client
-    that told most has given away so far.
+    `tenths` are the metrics of each tenth of the test's clients. `valuations` is what its clients
+    said training them is worth, and `epsilon` what the client that told most has given away so far.
     """
 
+    run: str
     round: int
     version: Version
     means: Mapping[str, Tensor]
+    tenths: Mapping[str, Tensor]
+    phases: Mapping[str, float]
     seconds: float
     valuations: NDArray[np.float64] | None
     epsilon: float | None
@@ -58,17 +61,23 @@ class Done:
 
     def event(self, row: Mapping[str, float]) -> Trained:
         """What the run says of this round."""
+        version = self.version
         return Trained(
+            client=self.run,
             round=self.round,
-            cohort=self.version.clients.tolist(),
-            skipped=self.version.skipped,
-            dropped=self.version.dropped,
+            cohort=version.clients.tolist(),
+            skipped=version.skipped,
+            dropped=version.dropped,
             metrics={"train_loss": row["train_loss"], **{name: row[name] for name in self.means}},
             bytes_down=int(row["bytes_down"]),
             bytes_up=int(row["bytes_up"]),
             seconds=self.seconds,
-            virtual=self.version.virtual,
+            virtual=version.virtual,
+            examples=version.examples.tolist(),
             valuations=None if self.valuations is None else self.valuations.tolist(),
+            staleness=None if version.staleness is None else list(version.staleness),
+            phases=self.phases,
+            deciles={name: means.tolist() for name, means in self.tenths.items()} or None,
         )
 
     def _refuse(self, client: int, lr: float) -> None:

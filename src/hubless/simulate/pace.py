@@ -7,6 +7,7 @@ whose answer is there when. Their state is plain arrays, so that a checkpoint ca
 from __future__ import annotations
 
 import heapq
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
@@ -39,7 +40,11 @@ class Version:
     skipped: int
     dropped: int
     virtual: float
+    selecting: float
+    """Seconds that went into picking clients."""
     values: Tensor | None = None
+    staleness: tuple[int, ...] | None = None
+    """For each client how many versions were made while it trained, where rounds do not wait."""
 
 
 def pick(
@@ -117,7 +122,9 @@ class Synchronous:
         turn, clock = simulation.round, simulation.clock
         wanted = simulation.cohort
         asked = min(int(np.ceil(wanted * self.pace.over)), len(simulation.population))
+        started = time.perf_counter()
         picked = pick(simulation, asked, turn)
+        selecting = time.perf_counter() - started
         clients = picked[simulation.sizes[picked] > 0]
         skipped, dropped = len(picked) - len(clients), 0
         virtual = simulation.virtual
@@ -131,7 +138,8 @@ class Synchronous:
         if len(clients):
             weights = weigh(simulation, clients, len(picked))
             losses, values = self._train(simulation, clients, weights)
-        return Version(clients, examples, losses, picked, skipped, dropped, virtual, values)
+        left_out = (skipped, dropped)
+        return Version(clients, examples, losses, picked, *left_out, virtual, selecting, values)
 
     def _train(
         self, simulation: Simulation, clients: Ints, weights: Floats
@@ -200,9 +208,11 @@ class Asynchronous:
         """Go on until enough updates have arrived to make a version of."""
         arrived: list[int] = []
         flights: list[Flight] = []
-        virtual, asked = simulation.virtual, [np.zeros(0, np.int64)]
+        virtual, asked, selecting = simulation.virtual, [np.zeros(0, np.int64)], 0.0
         while len(arrived) < self.pace.buffer:
+            started = time.perf_counter()
             asked.append(self._ask(simulation, virtual))
+            selecting += time.perf_counter() - started
             if not self._queue:
                 raise SelectionError("no client with data can be reached, and none is training")
             if self._queue[0][1] in self._fresh:
@@ -218,7 +228,9 @@ class Asynchronous:
         simulation.arrive(self._reduce(simulation, learned, examples, staleness))
         lost, worth = (torch.stack([each.cpu() for each in those]) for those in (losses, values))
         known = None if simulation.value is None else worth
-        return Version(clients, examples, lost, np.concatenate(asked), 0, 0, virtual, known)
+        picked = np.concatenate(asked)
+        late = tuple(staleness)
+        return Version(clients, examples, lost, picked, 0, 0, virtual, selecting, known, late)
 
     def _ask(self, simulation: Simulation, now: float) -> Ints:
         """Have as many clients training as there should be, of those that can be reached."""

@@ -21,6 +21,7 @@ from hubless.select.roster import Roster, Selector
 from hubless.select.uniform import Uniform
 from hubless.simulate import checkpoint
 from hubless.simulate.callbacks import Callback, Checkpoint
+from hubless.simulate.circumstances import circumstances
 from hubless.simulate.clock import Buffered, Clock, Devices, Pace
 from hubless.simulate.engine import Local
 from hubless.simulate.evaluate import Evaluation
@@ -62,8 +63,8 @@ class Simulation:
     selectors that look at it, and `private` the noise that they add; what that gives away is
     counted in `ledger`, which may have a budget. `devices` gives clients speeds and a virtual
     clock; `pace` says whether rounds wait for stragglers (`Pace`) or not at all (`Buffered`).
-    `events` is a file for JSON lines, or listeners. The same seed gives the same result. What is
-    known of every client is in `roster`.
+    `events` is a file for JSON lines, or listeners, and `name` what the run is called there. The
+    same seed gives the same result. What is known of every client is in `roster`.
 
     >>> from torch import nn
     >>> from hubless.train.optimizers import SGD
@@ -97,8 +98,9 @@ class Simulation:
         pace: Pace | Buffered | None = None,
         callbacks: Iterable[Callback] = (),
         events: str | Path | Sequence[Listener] = (),
+        name: str = "simulation",
     ) -> None:
-        self.task, self.population = task, population
+        self.name, self.task, self.population = name, task, population
         self.recipe, self.strategy = recipe or Recipe(), strategy or FedAvg()
         self.selector: Selector = selector or Uniform()
         if value is None:
@@ -165,7 +167,8 @@ class Simulation:
         self._slots = tuple(slot.to(self._engine.device) for slot in self._slots)
         if self._test is not None and self._evaluation is None:
             self._evaluation = Evaluation(self.task, self._test, self._engine.device, self.recipe)
-        self.events.emit(Started(round=self.round, settings=self._settings()))
+        settings = {**self._settings(), "rounds": rounds}
+        self.events.emit(Started(client=self.name, round=self.round, settings=settings))
         reason = "failed"
         try:
             stop = False
@@ -184,7 +187,7 @@ class Simulation:
                 # workers that were interrupted may be in the middle of anything
                 if not self._kept or reason in ("failed", "interrupted"):
                     self._stop()
-                self.events.emit(Ended(round=self.round, reason=reason))
+                self.events.emit(Ended(client=self.name, round=self.round, reason=reason))
 
     def __enter__(self) -> Simulation:
         """Keep the engine between calls of `run`, until the block ends."""
@@ -291,9 +294,11 @@ class Simulation:
             evaluated = self._evaluation is not None and (
                 last or (self.evaluate_every > 0 and self.round % self.evaluate_every == 0)
             )
+            trained = time.perf_counter()
             means: Mapping[str, Tensor] = {}
+            tenths: Mapping[str, Tensor] = {}
             if evaluated and self._evaluation is not None:
-                means = self._evaluation.means(self.flat)
+                means, tenths = self._evaluation.measured(self.flat)
         except BaseException:
             # a round is complete or has not been
             (self.flat, self._slots, self.round, self.virtual), mark = before
@@ -301,7 +306,14 @@ class Simulation:
             raise
         valuations, epsilon = self._note(version)
         took = time.perf_counter() - started
-        self._held.append(Done(self.round, version, means, took, valuations, epsilon))
+        training = trained - started - version.selecting
+        phases = {
+            "select": version.selecting,
+            "train": training,
+            "evaluate": took - training - version.selecting,
+        }
+        found = (means, tenths, phases, took, valuations, epsilon)
+        self._held.append(Done(self.name, self.round, version, *found))
         at_hand = self.engine.device.type == "cpu"
         if at_hand or evaluated or last or len(self._held) >= _HELD_BACK:
             return self._report()
@@ -380,6 +392,7 @@ class Simulation:
     def _settings(self) -> dict[str, Any]:
         return {
             **self._fingerprint(),
+            **circumstances(self.population, self.task),
             "params": self._work.layout.size,
             "engine": dict(self.engine.describe()),
         }

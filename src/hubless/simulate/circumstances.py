@@ -1,0 +1,74 @@
+"""What a run says of itself before it starts: who the clients are, and how it was called."""
+
+from __future__ import annotations
+
+import platform
+import shlex
+import sys
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+import numpy as np
+
+from hubless.data.index import tenths
+from hubless.data.population import Population
+from hubless.train.task import Task
+
+_LABELS = 100
+"""Integers with more values than this are no labels."""
+_EACH = 200
+"""So many clients are told of one by one."""
+_COUNTED = 10_000_000
+"""Counting the labels of more examples would take longer than anybody waits for a start."""
+
+
+def circumstances(population: Population, task: Task) -> dict[str, Any]:
+    """How active clients are, what labels they have, the versions of everything, the command."""
+    sizes = population.sizes
+    there = sizes[sizes > 0]
+    quantiles = np.quantile(there, np.linspace(0, 1, 11)).tolist() if len(there) else []
+    about: dict[str, Any] = {
+        "versions": versions(),
+        "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
+        "activity": quantiles,
+    }
+    if (labels := label_counts(population, task)) is not None:
+        about["labels"] = labels
+    return about
+
+
+def versions() -> dict[str, str]:
+    """What was installed, as far as it bears on results."""
+    found = {"python": platform.python_version()}
+    for package in ("hubless", "numpy", "torch"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def label_counts(population: Population, task: Task) -> dict[str, Any] | None:
+    """Examples by label: of each tenth of clients by activity, and of each client if few."""
+    column = population.columns.get(task.targets[0]) if task.targets else None
+    if column is None or column.ndim != 1 or column.dtype.kind not in "biu" or not len(column):
+        return None
+    if not 0 < population.examples <= _COUNTED:
+        return None
+    values = column if population.rows is None else column[population.rows]
+    lowest, highest = int(values.min()), int(values.max())
+    if highest - lowest >= _LABELS:
+        return None
+    names, label = range(lowest, highest + 1), values.astype(np.int64) - lowest
+    sizes = population.sizes
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+
+    def counted(group: Any, groups: int) -> list[list[int]]:
+        flat = np.bincount(group * len(names) + label, minlength=groups * len(names))
+        return flat.reshape(groups, len(names)).tolist()
+
+    tenth = tenths(sizes)[owner] - 1
+    found = {"names": [str(name) for name in names], "by_decile": counted(tenth, 10)}
+    if len(sizes) <= _EACH:
+        found["by_client"] = counted(owner, len(sizes))
+    return found
