@@ -15,9 +15,10 @@ _WARM_UPS = 3
 def capture(function: Callable[[], None], state: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
     """What a function does on the device, to be replayed; `state` is what it changes.
 
-    Capturing runs the function a few times first, and afterwards the state is as it was.
+    Capturing runs the function a few times first, and afterwards the state is as it was, and so
+    is what random numbers are drawn from: a run that is resumed captures at another time.
     """
-    before = [array.clone() for array in state]
+    before, drawn = [array.clone() for array in state], torch.cuda.get_rng_state()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
@@ -30,6 +31,7 @@ def capture(function: Callable[[], None], state: Sequence[Tensor]) -> torch.cuda
             function()
     finally:
         torch._foreach_copy_(list(state), before)
+    torch.cuda.set_rng_state(drawn)
     return graph
 
 

@@ -1,9 +1,8 @@
-"""The command line: what people and scripts see."""
+"""`hubless ls`, `check` and `pull`: what people and scripts see."""
 
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -60,6 +59,17 @@ def test_ls_points_at_what_members_would_refuse(
     (federation / entry.key).write_bytes(b"\x80\x04garbage")
     assert main(["ls", str(federation)]) == 0
     assert "refused: it is a pickle" in capsys.readouterr().out
+
+
+def test_names_in_a_store_cannot_act_on_the_terminal(
+    federation: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hubless.join(federation, "site-c") as joined:
+        joined.step(params(1.0), examples=1, metrics={"\x1b[2Jgone": 1.0})
+    assert main(["ls", str(federation)]) == 0
+    said = capsys.readouterr().out
+    assert "?[2Jgone 1" in said
+    assert "\x1b" not in said
 
 
 def test_pull_writes_the_average_as_safetensors(
@@ -153,14 +163,3 @@ def test_a_reader_that_has_seen_enough_is_no_error(federation: Path) -> None:
         ["bash", "-o", "pipefail", "-c", command], capture_output=True, text=True, check=False
     )
     assert done.stderr == ""
-
-
-def test_help_is_fast_and_names_every_command() -> None:
-    done = subprocess.run(
-        [sys.executable, "-m", "hubless.cli", "--help"],
-        capture_output=True,
-        text=True,
-        check=True,
-        env={**os.environ, "COLUMNS": "80"},
-    )
-    assert all(command in done.stdout for command in ("ls", "check", "pull"))

@@ -1,0 +1,141 @@
+"""Looking at a federation from outside: `hubless ls`, `hubless check`, `hubless pull`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from hubless.cli.parsing import URL, add_bucket, add_command, bucket_settings
+from hubless.cli.printing import in_bytes, in_time, in_words, print_table, printable
+from hubless.errors import HublessError
+
+if TYPE_CHECKING:
+    from hubless.store.base import Store
+
+_CHECK = """Write, read, list and delete a few objects below probe/, see whether create-if-absent
+has one winner, and measure latency and bandwidth. Nothing stays behind."""
+
+
+def add_federation(commands: Any) -> None:
+    """Add `ls`, `check` and `pull`."""
+    ls = add_command(commands, "ls", _ls, help="who is there, and how far they are")
+    check = add_command(
+        commands, "check", _check, help="what a store can do, by trying it", description=_CHECK
+    )
+    check.add_argument("--size", type=int, default=16, help="MiB to measure bandwidth with")
+    pull = add_command(
+        commands, "pull", _pull, help="fetch the federation's model as a safetensors file"
+    )
+    pull.add_argument("-o", "--output", type=Path, default=Path("model.safetensors"))
+    for command in (ls, check, pull):
+        command.add_argument("url", help=URL)
+        add_bucket(command)
+
+
+def _open(options: argparse.Namespace) -> Store:
+    from hubless.store import open_store
+    from hubless.store.reliable import Reliable
+
+    settings = bucket_settings(options)
+    folder = options.url.removeprefix("file://")
+    if "://" not in folder and not Path(folder).expanduser().is_dir():
+        # opening a folder makes it, and looking at one should not
+        raise HublessError(f"there is no folder {options.url}")
+    return Reliable(open_store(options.url, options.endpoint, settings), patience=20.0)
+
+
+def _ls(options: argparse.Namespace) -> int:
+    from hubless.federate.survey import survey
+
+    store = _open(options)
+    agreement, members = survey(store)
+    size = agreement.signature.size
+    if options.json:
+        document = {"url": store.url, "mode": agreement.mode, "model_bytes": size}
+        print(json.dumps({**document, "members": [asdict(m) for m in members]}))
+        return 0
+    count = len(agreement.signature.specs)
+    print(f"{store.url}  {agreement.mode}, {count} parameters, {in_bytes(size)}")
+    rows = [("CLIENT", "UPDATE", "VERSION", "AGE", "EXAMPLES", "METRICS")]
+    for m in members:
+        noted = f"refused: {m.trouble}" if m.trouble else in_words(m.metrics)
+        figures = (str(m.sequence), str(m.version), in_time(m.age), str(m.examples))
+        rows.append((m.client, *figures, noted))
+    print_table(rows)
+    return 0
+
+
+def _check(options: argparse.Namespace) -> int:
+    from hubless.federate.probe import examine
+    from hubless.store.reliable import Reliable
+
+    store = _open(options)
+    # the store itself, without the patience that would hide how it behaves
+    bare = store.store if isinstance(store, Reliable) else store
+    found = examine(bare, size=max(1, options.size) << 20)
+    if options.json:
+        print(json.dumps({"url": store.url, "usable": found.usable, **asdict(found)}))
+        return 0 if found.usable else 1
+    rows = [
+        ("write", _yes(found.can_write), f"{found.put_seconds * 1000:.1f} ms"),
+        ("read", _yes(found.can_read), f"{found.get_seconds * 1000:.1f} ms"),
+        ("list", _yes(found.can_list), f"{found.list_seconds * 1000:.1f} ms"),
+        ("delete", _yes(found.can_delete), ""),
+        ("upload", "", f"{in_bytes(found.upload_rate)}/s"),
+        ("download", "", f"{in_bytes(found.download_rate)}/s"),
+        ("create if absent", _yes(found.creates_if_absent), found.create_note),
+    ]
+    print(store.url)
+    print_table(rows)
+    if found.trouble:
+        print(f"stopped at: {found.trouble}")
+    modes = [*(["async"] if found.usable else []), *(["sync"] if found.creates_if_absent else [])]
+    print(f"good for: {', '.join(modes) or 'nothing yet'}")
+    return 0 if found.usable else 1
+
+
+def _pull(options: argparse.Namespace) -> int:
+    from hubless.federate.survey import arrived_at
+    from hubless.store import codec
+
+    store = _open(options)
+    refused: list[str] = []
+
+    def refuse(refusal: HublessError) -> None:
+        refused.append(str(refusal))
+        print(f"hubless pull: {printable(str(refusal))}", file=sys.stderr)
+
+    agreement, model = arrived_at(store, refuse)
+    noted = {"url": store.url, "version": str(model.version), "clients": json.dumps(model.clients)}
+    parts = codec.encode(agreement.signature, model.flat, noted)
+    staged = options.output.with_name(f".{options.output.name}.{os.getpid()}")
+    try:
+        with open(staged, "wb") as file:
+            for part in parts:
+                file.write(part)
+        os.replace(staged, options.output)
+    except OSError as error:
+        staged.unlink(missing_ok=True)
+        raise HublessError(f"cannot write {options.output}: {error}") from error
+    if options.json:
+        document = {
+            "output": str(options.output),
+            "bytes": agreement.signature.size,
+            "version": model.version,
+            "clients": model.clients,
+            "refused": refused,
+        }
+        print(json.dumps(document))
+    else:
+        clients = len(model.clients)
+        print(f"{options.output}: {in_bytes(agreement.signature.size)}, from {clients} clients")
+    return 0
+
+
+def _yes(fact: bool) -> str:
+    return "yes" if fact else "NO"

@@ -1,0 +1,212 @@
+"""Taking part without a line of code: `hubless join`."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from hubless.cli.parsing import URL, add_bucket, add_command, bucket_settings
+from hubless.cli.printing import printable
+from hubless.errors import FederationError, HublessError
+
+if TYPE_CHECKING:
+    from hubless.events import Event
+    from hubless.federate.federation import Federation
+    from hubless.federate.hook import FirstOptimizer
+    from hubless.select.roster import Selector
+    from hubless.strategy.base import Strategy
+
+_JOIN = """Run a torch training script, unchanged, as a member of a federation. From the first
+optimizer that takes a step on, what it trains is shared at every --every steps, and once more when
+the script ends. Options that are not known here go to the script, and so does everything after --.
+Start it again under the same name after a crash and it goes on with the federation's params."""
+
+_NEVER = """{script} never took a step of a torch optimizer, so there was nothing to share: join
+suits scripts that train with torch.optim. Others take part with three lines of their own:
+    federation = hubless.join({url!r}, client={client!r})
+    ... train ...
+    params = federation.step({{"weights": weights}}, examples=len(data))"""
+
+
+def add_join(commands: Any) -> None:
+    """Add `join`."""
+    join = add_command(
+        commands,
+        "join",
+        _join,
+        help="run a torch script, unchanged, as a member of a federation",
+        description=_JOIN,
+        usage="hubless join [options] URL SCRIPT [arguments...]",
+    )
+    join.words_before_script = 2
+    add = join.add_argument
+    add("url", metavar="URL", help=URL)
+    add("script", metavar="SCRIPT", type=Path, help="the script that trains")
+    add("--client", help="this site's name ($HUBLESS_CLIENT, or the name of this machine)")
+    add("--every", type=_whole, default=100, metavar="N", help="optimizer steps between (100)")
+    add(
+        "--examples",
+        type=_whole,
+        default=1,
+        metavar="N",
+        help="how many examples this site trains on: its weight among the others (1)",
+    )
+    add("--mode", choices=("async", "sync"), default="async", help="wait for nobody, or in rounds")
+    add("--members", help="in sync mode, how many there are, or their names: a,b,c")
+    add("--deadline", type=float, default=600.0, metavar="SECONDS", help="how long to wait (600)")
+    add("--quorum", type=_whole, metavar="N", help="how many updates are enough after that")
+    add("--strategy", default="FedAvg", help="how updates are combined: FedAvg, FedAdam...")
+    add(
+        "--share",
+        action="append",
+        metavar="PATTERN",
+        help="names to share, such as 'encoder.*', the rest stays private; may be given again",
+    )
+    add("--selector", help="who takes part: uniform, activity:sqrt, file.py:name...")
+    add("--cohort", type=_whole, metavar="K", help="with --selector, how many take part")
+    add("--events", type=Path, metavar="FILE", help="append what happens to this file")
+    add_bucket(join)
+
+
+def _join(options: argparse.Namespace) -> int:
+    from hubless.cli.progress import Progress, warnings_apart
+    from hubless.cli.script import check_script, run_script
+    from hubless.federate.hook import FirstOptimizer, after_steps
+
+    check_script(options.script)
+    ending = _Ending()
+    with ExitStack() as stack:
+        stack.enter_context(warnings_apart())
+        federation = stack.enter_context(_member(options, [Progress(), ending]))
+        hook = FirstOptimizer(federation, every=options.every, examples=options.examples, say=_say)
+        with after_steps(hook):
+            code = run_script(options.script, options.arguments)
+        # what a script that failed has left behind is nothing to share
+        if code == 0:
+            code = _last_step(options, hook, ending)
+    sys.stdout.flush()
+    if options.json:
+        document = {"client": federation.client, "url": federation.store.url, "exit": code}
+        print(json.dumps({**document, "steps": hook.steps, "version": federation.version}))
+    return code
+
+
+def _member(options: argparse.Namespace, listeners: list[Any]) -> Federation:
+    """Join at once: a wrong address or name should not be found out after hours of loading."""
+    import hubless
+    from hubless.events import to_file
+
+    client, told = _client(options.client)
+    words = " ".join([str(options.script), *options.arguments])
+    _say(f"runs {words} as client {client} ({told})")
+    selector = _selector(options.selector)
+    if (selector is None) != (options.cohort is None):
+        raise FederationError("--selector and --cohort go together: who is picked, and how many")
+    members = options.members
+    if members is not None:
+        members = int(members) if members.isdecimal() else members.split(",")
+    federation = hubless.join(
+        options.url,
+        client,
+        mode=options.mode,
+        strategy=_strategy(options.strategy),
+        share=options.share,
+        members=members,
+        quorum=options.quorum,
+        deadline=options.deadline,
+        selector=selector,
+        cohort=options.cohort,
+        endpoint=options.endpoint,
+        options=bucket_settings(options),
+        on_event=[*listeners, *([to_file(options.events)] if options.events else [])],
+    )
+    selection = federation.terms.selection
+    if selection is not None and selection.by_value:
+        federation.close()
+        raise FederationError(
+            f"{options.selector} goes by what training each member is worth, which a script that "
+            "knows nothing of it cannot say: call hubless.join in the script and give "
+            "step(..., valuation=...)"
+        )
+    return federation
+
+
+def _last_step(options: argparse.Namespace, hook: FirstOptimizer, ending: _Ending) -> int:
+    """Share what was trained last; 3 where that did not work out, as the script itself did."""
+    if hook.model is None and hook.failure is None:
+        client = hook.federation.client
+        raise FederationError(_NEVER.format(script=options.script, url=options.url, client=client))
+    if hook.failure is not None:
+        raise hook.failure
+    ending.begun = True
+    try:
+        hook.finish()
+    except HublessError as error:
+        ending.trouble = str(error)
+    if ending.trouble is None:
+        return 0
+    _say(f"the script is done, but what it trained last was not shared: {ending.trouble}")
+    return 3
+
+
+class _Ending:
+    """A listener that notices whether the last step reached the store."""
+
+    def __init__(self) -> None:
+        self.begun = False
+        self.trouble: str | None = None
+
+    def __call__(self, event: Event) -> None:
+        from hubless.events import Offline
+
+        if self.begun and isinstance(event, Offline):
+            self.trouble = event.reason
+
+
+def _client(given: str | None) -> tuple[str, str]:
+    """This site's name, and where it comes from."""
+    if given is not None:
+        return given, "--client"
+    if named := os.environ.get("HUBLESS_CLIENT"):
+        return named, "HUBLESS_CLIENT"
+    machine = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname())[:64].strip("-")
+    return machine or "client", "the name of this machine; --client gives another"
+
+
+def _strategy(name: str) -> Strategy:
+    from hubless.strategy import named
+
+    known = {kind.lower(): strategy for kind, strategy in named().items()}
+    if name.lower() not in known:
+        raise FederationError(
+            f"there is no strategy {name!r}: there are {', '.join(sorted(named()))}"
+        )
+    # each of the named ones can be made without settings
+    return cast("Callable[[], Strategy]", known[name.lower()])()
+
+
+def _selector(text: str | None) -> Selector | None:
+    if text is None:
+        return None
+    from hubless.select.naming import named
+
+    return named(text)
+
+
+def _whole(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return number
+
+
+def _say(line: str) -> None:
+    print(f"hubless join: {printable(line)}", file=sys.stderr, flush=True)

@@ -1,0 +1,127 @@
+"""What the commands' parsers have in common; nothing that takes time to import."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from hubless.errors import HublessError
+
+Handler = Callable[[argparse.Namespace], int]
+
+URL = "a folder, s3://bucket/run, gs://bucket/run, az://bucket/run"
+
+_SOLD_AS = {"sklearn": "scikit-learn"}
+"""Packages that are installed under another name than they are imported by."""
+
+
+class Command(argparse.ArgumentParser):
+    """The parser of one command; one that runs a script hands on what is meant for it.
+
+    After so many words as `words_before_script`, the script the last of them, whatever the command
+    does not know goes to the script in its order, and so does everything after `--`.
+
+    >>> command = Command(prog="run")
+    >>> command.words_before_script = 1
+    >>> _ = command.add_argument("script"), command.add_argument("--out")
+    >>> said = command.parse_args(["train.py", "--lr", "0.1", "--out", "runs", "--", "--out", "x"])
+    >>> said.out, said.arguments
+    ('runs', ['--lr', '0.1', '--out', 'x'])
+    """
+
+    words_before_script: int | None = None
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        self._takes_value: dict[str, bool] = {}
+        super().__init__(*given, **{**named, "allow_abbrev": False})
+
+    def add_argument(self, *given: Any, **named: Any) -> argparse.Action:
+        action = super().add_argument(*given, **named)
+        self._takes_value |= {name: action.nargs != 0 for name in action.option_strings}
+        return action
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: Any = None
+    ) -> tuple[Any, list[str]]:
+        if self.words_before_script is None or args is None:
+            return super().parse_known_args(args, namespace)
+        own, handed_on = self._divided(args, self.words_before_script)
+        found, unknown = super().parse_known_args(own, namespace)
+        found.arguments = handed_on
+        return found, unknown
+
+    def _divided(self, given: Sequence[str], words: int) -> tuple[list[str], list[str]]:
+        own: list[str] = []
+        handed_on: list[str] = []
+        left = list(given)
+        while left:
+            word = left.pop(0)
+            name = word.partition("=")[0]
+            scripts_own = bool(self.words_before_script) and name in ("-h", "--help")
+            if word == "--" and not words:
+                return own, [*handed_on, *left]
+            if name in self._takes_value and (words or not scripts_own):
+                own.append(word)
+                if self._takes_value[name] and name == word:
+                    own += left[:1]
+                    del left[:1]
+            elif words:
+                own.append(word)
+                words -= not word.startswith("-")
+            else:
+                handed_on.append(word)
+        return own, handed_on
+
+
+def add_command(
+    commands: Any, name: str, handler: Handler, *, json: bool = True, **named: Any
+) -> Command:
+    """A new command, with what every command takes; without a description, its help is one."""
+    said: str = named["help"]
+    named.setdefault("description", f"{said[0].upper()}{said[1:]}.")
+    command: Command = commands.add_parser(name, **named)
+    if json:
+        command.add_argument("--json", action="store_true", help="print JSON")
+    command.add_argument("--traceback", action="store_true", help="show where an error came from")
+    command.set_defaults(handler=handler, command=name, parser=command)
+    return command
+
+
+def add_bucket(command: Command) -> None:
+    """The options that say how a bucket is reached."""
+    command.add_argument("--endpoint", help="where an S3, GCS or Azure server of your own answers")
+    command.add_argument(
+        "--option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a setting for the bucket, such as region=eu-west-1; may be given again",
+    )
+
+
+def bucket_settings(options: argparse.Namespace) -> dict[str, str]:
+    """What was given with `--option`."""
+    settings = {}
+    for setting in options.option:
+        key, separator, value = setting.partition("=")
+        if not separator:
+            raise HublessError(f"--option takes KEY=VALUE, not {setting!r}")
+        settings[key] = value
+    return settings
+
+
+@contextmanager
+def needing(extra: str, command: str) -> Iterator[None]:
+    """Say which extra brings what is not installed, instead of where it was looked for."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package in ("", "hubless"):
+            raise
+        raise HublessError(
+            f"hubless {command} needs {_SOLD_AS.get(package, package)}: "
+            f"pip install 'hubless[{extra}]'"
+        ) from error

@@ -1,0 +1,160 @@
+"""What is federated of a script that says nothing about it: the right tensors, by their names."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import hubless
+from hubless.errors import SignatureMismatch
+from hubless.federate.federation import Federation
+from hubless.federate.hook import FirstOptimizer, after_steps, trained_by
+from hubless.params import is_tensor
+
+
+def names_of(*params: nn.Parameter) -> tuple[str, ...]:
+    return trained_by(torch.optim.SGD(params, lr=0.1)).names
+
+
+def step(optimizer: torch.optim.Optimizer, times: int = 1) -> None:
+    for _ in range(times):
+        for group in optimizer.param_groups:
+            for param in group["params"]:
+                param.grad = torch.ones_like(param)
+        optimizer.step()
+
+
+@pytest.fixture
+def federation(tmp_path: Path) -> Iterator[Federation]:
+    with hubless.join(tmp_path / "meeting", "a") as joined:
+        yield joined
+
+
+def test_names_are_those_of_the_outermost_module_with_exactly_these_params() -> None:
+    inner = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3))
+    outer = nn.ModuleDict({"body": inner, "norm": nn.BatchNorm1d(3, affine=False)})
+    names = names_of(*outer.parameters())
+    assert names == tuple(outer.state_dict())
+    assert {"body.0.weight", "body.1.running_mean", "norm.running_var"} <= set(names)
+
+
+def test_what_another_optimizer_trains_is_left_out() -> None:
+    both = nn.ModuleDict({"left": nn.Linear(2, 2), "right": nn.Linear(2, 2)})
+    assert names_of(*both["left"].parameters()) == ("weight", "bias")
+
+
+def test_frozen_params_stay_but_buffers_around_them_go_along() -> None:
+    model = nn.ModuleDict(
+        {"body": nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), "a": nn.Linear(2, 2)}
+    )
+    model["b"] = nn.Linear(2, 2)
+    trained = [*model["a"].parameters(), *model["b"].parameters()]
+    assert names_of(*trained) == (
+        "body.1.running_mean",
+        "body.1.running_var",
+        "body.1.num_batches_tracked",
+        "a.weight",
+        "a.bias",
+        "b.weight",
+        "b.bias",
+    )
+
+
+def test_a_wrapper_around_a_model_does_not_change_its_names() -> None:
+    model = nn.Linear(2, 2)
+    wrapped = nn.DataParallel(model)
+    assert names_of(*wrapped.parameters()) == ("weight", "bias")
+
+
+def test_tied_params_are_shared_once() -> None:
+    model = nn.ModuleDict({"in": nn.Linear(2, 2, bias=False), "out": nn.Linear(2, 2, bias=False)})
+    model["out"].weight = model["in"].weight
+    assert names_of(*model.parameters()) == ("in.weight",)
+
+
+def test_params_that_no_module_owns_are_named_by_their_places() -> None:
+    loose = [nn.Parameter(torch.ones(2)) for _ in range(3)]
+    optimizer = torch.optim.SGD([{"params": loose[:2]}, {"params": loose[2:]}], lr=0.1)
+    model = trained_by(optimizer)
+    assert model.names == ("group0.0", "group0.1", "group1.0")
+    assert all(is_tensor(tensor) for tensor in model.state_dict().values())
+
+
+def test_a_buffer_that_is_replaced_is_still_the_one_that_is_shared() -> None:
+    model = nn.BatchNorm1d(2)
+    found = trained_by(torch.optim.SGD(model.parameters(), lr=0.1))
+    model.running_mean = torch.full((2,), 7.0)
+    assert float(found.state_dict()["running_mean"][0]) == 7.0
+
+
+def test_it_shares_at_every_nth_step_and_once_more_at_the_end(federation: Federation) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook = FirstOptimizer(federation, every=4, examples=9)
+    with after_steps(hook):
+        step(optimizer, 10)
+        assert federation.sequence == 2
+        hook.finish()
+        assert federation.sequence == 3
+        hook.finish()
+        assert federation.sequence == 3
+    step(optimizer, 10)
+    assert hook.steps == 10
+
+
+def test_other_optimizers_are_said_once_and_left_alone(federation: Federation) -> None:
+    said: list[str] = []
+    first, second = nn.Linear(2, 1), nn.Linear(3, 1)
+    mine = torch.optim.SGD(first.parameters(), lr=0.1)
+    other = torch.optim.Adam(second.parameters(), lr=0.1)
+    with after_steps(FirstOptimizer(federation, every=1, say=said.append)):
+        step(mine)
+        step(other, 5)
+        # another one over the same params trains nothing else
+        step(torch.optim.Adam(first.parameters()))
+    assert federation.sequence == 0
+    assert len(said) == 2
+    assert "another optimizer (Adam)" in said[1]
+
+
+def test_an_error_is_raised_once_and_then_the_script_goes_on_alone(
+    federation: Federation, tmp_path: Path
+) -> None:
+    with hubless.join(tmp_path / "meeting", "b") as other:
+        other.start(nn.Linear(7, 7))
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook = FirstOptimizer(federation, every=1)
+    with after_steps(hook):
+        with pytest.raises(SignatureMismatch):
+            step(optimizer)
+        step(optimizer, 3)
+        with pytest.raises(SignatureMismatch):
+            hook.finish()
+
+
+def test_a_fork_of_a_script_is_not_the_member(federation: Federation) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    hook = FirstOptimizer(federation, every=1)
+    with after_steps(hook):
+        step(optimizer)
+        child = os.fork()
+        if not child:
+            try:
+                step(optimizer, 3)
+            finally:
+                os._exit(0)
+        os.waitpid(child, 0)
+        step(optimizer)
+    assert [path.name.partition("-")[0] for path in updates(federation)] == ["a=00000000"]
+
+
+def updates(federation: Federation) -> list[Path]:
+    folder = Path(federation.store.url.removeprefix("file://"))
+    return sorted((folder / "updates").iterdir())
