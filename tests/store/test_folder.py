@@ -285,3 +285,17 @@ def test_a_prefix_that_is_no_whole_path_is_refused(tmp_path: Path) -> None:
 def test_an_address_of_no_known_kind_names_the_known_ones() -> None:
     with pytest.raises(StoreError, match=r"no store for ftp://.*s3://.*gs://.*az://.*memory://"):
         open_store("ftp://server/run")
+
+
+def test_whoever_only_looks_leaves_a_folder_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="there is no folder"):
+        FolderStore(tmp_path / "none", make=False)
+    assert not (tmp_path / "none").exists()
+    left = tmp_path / ".staging" / "elsewhere-1-1"
+    left.parent.mkdir()
+    left.write_bytes(b"x")
+    os.utime(left, (0, 0))
+    FolderStore(tmp_path, make=False).list("")
+    assert left.exists()
+    FolderStore(tmp_path)
+    assert not left.exists()

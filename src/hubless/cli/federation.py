@@ -42,11 +42,7 @@ def _open(options: argparse.Namespace) -> Store:
     from hubless.store.reliable import Reliable
 
     settings = bucket_settings(options)
-    folder = options.url.removeprefix("file://")
-    if "://" not in folder and not Path(folder).expanduser().is_dir():
-        # opening a folder makes it, and looking at one should not
-        raise HublessError(f"there is no folder {options.url}")
-    return Reliable(open_store(options.url, options.endpoint, settings), patience=20.0)
+    return Reliable(open_store(options.url, options.endpoint, settings, make=False), patience=20.0)
 
 
 def _ls(options: argparse.Namespace) -> int:

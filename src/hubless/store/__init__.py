@@ -15,12 +15,16 @@ _BUCKETS = ("s3", "gs", "az")
 
 
 def open_store(
-    url: str | Path, endpoint: str | None = None, options: Mapping[str, str] | None = None
+    url: str | Path,
+    endpoint: str | None = None,
+    options: Mapping[str, str] | None = None,
+    *,
+    make: bool = True,
 ) -> Store:
     """Open a store by its address.
 
     A path or `file://` is a folder, `memory://name` lives in this process, and `s3://`, `gs://`,
-    `az://` name a bucket and a folder in it.
+    `az://` name a bucket and a folder in it. Without `make` a folder has to be there.
 
     >>> open_store("memory://doc").url
     'memory://doc'
@@ -30,7 +34,7 @@ def open_store(
     if not separator or scheme == "file":
         from hubless.store.folder import FolderStore
 
-        return FolderStore(unquote(urlsplit(text).path) if separator else text)
+        return FolderStore(unquote(urlsplit(text).path) if separator else text, make=make)
     if scheme == "memory":
         from hubless.store.memory import MemoryStore
 

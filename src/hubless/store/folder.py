@@ -30,18 +30,24 @@ class FolderStore(Store):
     """Objects as files. A write is staged beside them and then linked or renamed into place.
 
     Nothing is synced to disk: an update torn by a power cut is caught by its size and digests
-    when it is read, and its client's next one replaces it.
+    when it is read, and its client's next one replaces it. The folder is made if it is not there,
+    and what killed writers left is collected, unless `make` is False: whoever only looks at a
+    folder leaves it as it is.
     """
 
     request_bytes = 1 << 20
     parallel = 1
 
-    def __init__(self, root: str | Path) -> None:
+    def __init__(self, root: str | Path, *, make: bool = True) -> None:
         self.root = Path(root).expanduser().absolute()
         self.url = self.root.as_uri()
         self._host = re.sub(r"\W", "_", socket.gethostname())
         # containers may share a host's name and all be process 1
         self._nonce = secrets.token_hex(4)
+        if not make:
+            if not self.root.is_dir():
+                raise StoreError(f"there is no folder {self.root}")
+            return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
         except OSError as error:

@@ -1,0 +1,285 @@
+"""What runs came to, in numbers and in a sentence or two, and how their settings differ."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from hubless.watch.sources import Simulated, mapping, said, whole
+from hubless.watch.tables import Tables
+
+if TYPE_CHECKING:
+    import polars
+
+_FIRST = ("accuracy", "auc", "f1", "perplexity", "loss")
+_LOWER = re.compile(r"loss|perplex|ppl|err|mse|mae|nll|entropy|bits|regret|distance", re.IGNORECASE)
+_NOT_SETTINGS = ("labels", "activity", "versions", "command", "engine", "model", "rounds")
+
+
+@dataclass(frozen=True)
+class Summary:
+    """One run in a line: a simulation, or a federation, whose metrics are its members' means."""
+
+    run: str
+    rounds: int
+    planned: int | None
+    clients: int | None
+    seconds: float
+    bytes: float
+    final: Mapping[str, float]
+    best: tuple[float, int] | None
+    """The best of the main metric, and in which round it was."""
+    reached: int | None
+    """The round in which the main metric came to the `target`."""
+    ended: str
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All runs in a line each; the main metric, and what the worst of them reaches at its best."""
+
+    runs: Sequence[Summary]
+    metric: str | None
+    target: float | None
+
+    @property
+    def lower(self) -> bool:
+        """Whether less of the main metric is better."""
+        return self.metric is not None and lower_is_better(self.metric)
+
+
+def lower_is_better(metric: str) -> bool:
+    """Whether a metric of this name is one that should fall.
+
+    >>> lower_is_better("train_loss"), lower_is_better("accuracy")
+    (True, False)
+    """
+    return bool(_LOWER.search(metric))
+
+
+def findings(tables: Tables, simulations: Sequence[Simulated]) -> Findings:
+    """Sum up every run in the tables."""
+    metric = main_metric(tables)
+    by_name = {run.name: run for run in simulations}
+    frames = {
+        str(key[0]): frame for key, frame in tables.rounds.partition_by("run", as_dict=True).items()
+    }
+    curves = {name: _curve(frame, metric) for name, frame in frames.items()}
+    target = _target(metric, list(curves.values()))
+    names = list(dict.fromkeys([*by_name, *frames, *tables.members["run"].to_list()]))
+    found = [
+        _summed_up(
+            name, frames.get(name), curves.get(name, []), by_name.get(name), tables, metric, target
+        )
+        for name in names
+    ]
+    return Findings(found, metric, target)
+
+
+def main_metric(tables: Tables) -> str | None:
+    """The metric to judge runs by: one that most have, on a test rather than in training."""
+
+    def rank(name: str) -> tuple[int, int, int]:
+        runs = tables.rounds.filter(tables.rounds[name].is_not_null())["run"].n_unique()
+        plain = name.lower()
+        known = next((at for at, word in enumerate(_FIRST) if word in plain), len(_FIRST))
+        return -runs, int(plain.startswith("train")), known
+
+    return min(tables.metrics, key=rank, default=None)
+
+
+def _curve(frame: polars.DataFrame, metric: str | None) -> list[tuple[int, float]]:
+    """A metric by round; a federation's is the mean of those who shared that many updates."""
+    if metric is None:
+        return []
+    import polars as pl
+
+    known = frame.drop_nulls(metric).group_by("round").agg(pl.col(metric).mean()).sort("round")
+    return [(int(at), value) for at, value in zip(known["round"], known[metric], strict=True)]
+
+
+def _target(metric: str | None, curves: Sequence[Sequence[tuple[int, float]]]) -> float | None:
+    """What every run reaches sooner or later."""
+    told = [curve for curve in curves if curve]
+    if metric is None or len(told) < 2 or len(told) < len(curves):
+        return None
+    lower = lower_is_better(metric)
+    bests = [(min if lower else max)(value for _, value in curve) for curve in told]
+    return max(bests) if lower else min(bests)
+
+
+def _summed_up(
+    name: str,
+    frame: polars.DataFrame | None,
+    curve: Sequence[tuple[int, float]],
+    run: Simulated | None,
+    tables: Tables,
+    metric: str | None,
+    target: float | None,
+) -> Summary:
+    lower = metric is not None and lower_is_better(metric)
+    best = min(curve, key=lambda at: at[1] if lower else -at[1], default=None)
+    reached = None
+    if target is not None:
+        reached = next((at for at, v in curve if (v <= target if lower else v >= target)), None)
+    members = tables.members.filter(tables.members["run"] == name)
+    settings = run.settings if run else {}
+    total = sum(members["sent"]) + sum(members["received"].drop_nulls())
+    return Summary(
+        run=name,
+        rounds=int(_most(frame, "round")),
+        planned=whole(settings.get("rounds")),
+        clients=whole(settings.get("clients")) if run else len(members),
+        seconds=_most(frame, "elapsed"),
+        bytes=_most(frame, "bytes") if run else total,
+        final=_finals(frame, tables.metrics),
+        best=None if best is None else (best[1], best[0]),
+        reached=reached,
+        ended=(run.ended or "not ended") if run else "",
+    )
+
+
+def _most(frame: polars.DataFrame | None, column: str) -> float:
+    most = None if frame is None else frame[column].max()
+    return most if isinstance(most, float) else 0.0
+
+
+def _finals(frame: polars.DataFrame | None, metrics: Sequence[str]) -> dict[str, float]:
+    """The last value of each metric; the mean over members where there are several."""
+    found: dict[str, float] = {}
+    for metric in metrics:
+        if frame is not None and len(known := frame.drop_nulls(metric)):
+            last = known.sort("round").group_by("client").last()
+            found[metric] = sum(last[metric]) / len(last)
+    return found
+
+
+def sentences(found: Findings, simulations: Sequence[Simulated]) -> list[str]:
+    """What was found, in plain words."""
+    told = [run for run in found.runs if found.metric in run.final]
+    said_ = []
+    if found.metric is None or not told:
+        said_.append("No metric has been told of yet.")
+    elif len(told) == 1:
+        said_.append(_alone(found, told[0]))
+    else:
+        said_ += _compared(found, told)
+    if found.metric is not None and found.metric.lower().startswith("train"):
+        said_.append("Nothing was evaluated on a test, so this is what clients saw in training.")
+    for run in simulations:
+        summary = next(one for one in found.runs if one.run == run.name)
+        if note := _unfinished(run, summary):
+            said_.append(note)
+    return said_
+
+
+def _alone(found: Findings, run: Summary) -> str:
+    metric = str(found.metric)
+    text = f"After {counted(run.rounds, 'round')} {metric} is {figure(run.final[metric])}"
+    if run.best is not None and run.best[1] != run.rounds:
+        extreme = "lowest" if found.lower else "highest"
+        text += f"; it was {extreme} in round {run.best[1]}, at {figure(run.best[0])}"
+    return f"{text}."
+
+
+def _compared(found: Findings, told: Sequence[Summary]) -> list[str]:
+    metric, sign = str(found.metric), 1 if found.lower else -1
+    order = sorted(told, key=lambda run: sign * run.final[metric])
+    first, others = order[0], order[1:]
+    extreme = "lowest" if found.lower else "highest"
+    shown = [f"{figure(run.final[metric])} of {quoted(run.run)}" for run in others[:3]]
+    if figure(first.final[metric]) == figure(others[-1].final[metric]):
+        every = "Both" if len(told) == 2 else f"All {len(told)}"
+        said_ = [f"{every} runs end with {metric} {figure(first.final[metric])}."]
+    else:
+        rest = "" if len(others) <= 3 else f", and less good in {len(others) - 3} more"
+        said_ = [
+            f"{quoted(first.run)} ends with the {extreme} {metric}, {figure(first.final[metric])}, "
+            f"against {joined(shown)}{rest}."
+        ]
+    reached = sorted(
+        (run for run in told if run.reached is not None), key=lambda run: run.reached or 0
+    )
+    if found.target is not None and len(reached) > 1 and reached[0].reached != reached[-1].reached:
+        quick, slow = reached[0], reached[-1]
+        said_.append(
+            f"{figure(found.target)} is reached soonest by {quoted(quick.run)}, in round "
+            f"{quick.reached}, and last by {quoted(slow.run)}, in round {slow.reached}."
+        )
+    said_.append("Each is one run: a small difference may be chance.")
+    return said_
+
+
+def _unfinished(run: Simulated, summary: Summary) -> str:
+    of = f" of {summary.planned}" if summary.planned else ""
+    if run.ended is None:
+        name, done = quoted(run.name), f"{summary.rounds}{of} rounds"
+        return f"{name} has not ended, or was killed: {done} are told of."
+    if run.ended in ("complete", "stopped"):
+        return ""
+    return f"{quoted(run.name)} {_how(run.ended)} after round {summary.rounds}{of}."
+
+
+def _how(reason: str) -> str:
+    return {"failed": "failed", "interrupted": "was interrupted"}.get(reason, f"ended ({reason})")
+
+
+def settings_of(run: Simulated) -> dict[str, str]:
+    """What a run is made of, as pairs of texts."""
+    found = {name: said(v, 400) for name, v in run.settings.items() if name not in _NOT_SETTINGS}
+    for group in ("engine", "versions"):
+        told = mapping(run.settings.get(group))
+        found |= {f"{said(name, 40)} ({group})": said(v, 100) for name, v in told.items()}
+    if "rounds" in run.settings:
+        found["rounds"] = said(run.settings["rounds"], 40)
+    if "model" in run.settings:
+        found["model"] = said(run.settings["model"], 2000)
+    return {said(name, 60): value for name, value in list(found.items())[:200]}
+
+
+def differences(settings: Mapping[str, Mapping[str, str]]) -> list[str]:
+    """The settings that are not the same in all runs.
+
+    >>> differences({"a": {"seed": "1", "cohort": "5"}, "b": {"seed": "2", "cohort": "5"}})
+    ['seed']
+    """
+    names = dict.fromkeys(name for run in settings.values() for name in run)
+    return [name for name in names if len({run.get(name) for run in settings.values()}) > 1]
+
+
+def figure(value: Any) -> str:
+    """A number as people read it.
+
+    >>> figure(0.712345), figure(1234567.0), figure(None)
+    ('0.7123', '1.235e+06', '')
+    """
+    return "" if value is None else f"{value:.4g}"
+
+
+def quoted(name: str) -> str:
+    """A name that is seen to be one within a sentence.
+
+    >>> quoted("by activity")
+    '“by activity”'
+    """
+    return f"“{name}”"
+
+
+def counted(number: float, thing: str) -> str:
+    """So many of something.
+
+    >>> counted(1, "round"), counted(2000, "round")
+    ('1 round', '2,000 rounds')
+    """
+    return f"{number:,.0f} {thing}{'' if number == 1 else 's'}"
+
+
+def joined(parts: Sequence[str]) -> str:
+    """Parts of a sentence, one after the other.
+
+    >>> joined(["a"]), joined(["a", "b", "c"])
+    ('a', 'a, b and c')
+    """
+    return " and ".join([", ".join(parts[:-1]), parts[-1]]) if len(parts) > 1 else "".join(parts)

@@ -1,0 +1,294 @@
+"""The live view in a terminal; plain lines where there is none."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from hubless.errors import HublessError
+from hubless.watch.feed import Feed
+from hubless.watch.members import ALL
+from hubless.watch.run import Run
+from hubless.watch.state import State, Trouble, look
+
+if TYPE_CHECKING:
+    from rich.console import Console, Group, RenderableType
+    from rich.text import Text
+
+_BARS = "▁▂▃▄▅▆▇█"
+_SPARK = 32
+_METRICS = 8
+_TROUBLES = 3
+_STYLES = {
+    "training": "green",
+    "trained": "green",
+    "waiting": "cyan",
+    "late": "yellow",
+    "refused": "bold red",
+    "offline": "magenta",
+    "skipped": "dim",
+    "idle": "dim",
+    "left": "dim",
+}
+
+
+def watch_terminal(
+    feed: Feed | Sequence[Feed],
+    *,
+    interval: float = 1.0,
+    once: bool = False,
+    stay: bool = False,
+) -> int:
+    """Show how a run goes until it has ended or Ctrl-C; 1 where one has failed, and otherwise 0.
+
+    Args:
+        feed: What `open_feed` gave, or several of them.
+        interval: Seconds between two looks.
+        once: Show how things stand, and no more.
+        stay: Go on when all has ended: it may be resumed.
+    """
+    feeds = list(feed) if isinstance(feed, Sequence) else [feed]
+    state = State(", ".join(f.name for f in feeds))
+    show = _display() if sys.stdout.isatty() else _Lines()
+    try:
+        with show:
+            while True:
+                look(state, feeds)
+                show.update(state)
+                if once or (state.is_over and not stay):
+                    break
+                time.sleep(interval)
+    except KeyboardInterrupt:
+        return 0
+    if once and state.feed_trouble:
+        raise HublessError(state.feed_trouble)
+    return int(any(run.reason == "failed" for run in state.runs))
+
+
+class _Lines:
+    """A line whenever something changed, for logs and pipes."""
+
+    def __init__(self) -> None:
+        self._said: dict[int, tuple[int, str]] = {}
+        self._told = 0
+        self._unreachable = ""
+
+    def __enter__(self) -> _Lines:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        return None
+
+    def update(self, state: State) -> None:
+        """Print what is new."""
+        for run in state.runs:
+            # the time that is left goes by itself, and is no news
+            news = run.changes, run.status(time.time())
+            if self._said.get(run.number) != news:
+                self._said[run.number] = news
+                print(printable(sentence(run, time.time())), flush=True)
+        for trouble in list(state.troubles)[self._old(state) :]:
+            print(f"  {printable(told(trouble))}", flush=True)
+        if state.feed_trouble not in ("", self._unreachable):
+            print(f"  {printable(state.feed_trouble)}", flush=True)
+        self._unreachable = state.feed_trouble
+
+    def _old(self, state: State) -> int:
+        """How many of the troubles that are kept have been told."""
+        new = state.noted - self._told
+        self._told = state.noted
+        return max(0, len(state.troubles) - new)
+
+
+def _display() -> _Display:
+    try:
+        from rich.console import Console
+    except ImportError as error:
+        raise HublessError(
+            "the live view in a terminal needs rich: pip install 'hubless[watch]', or pipe the "
+            "output somewhere for plain lines"
+        ) from error
+    return _Display(Console())
+
+
+class _Display:
+    """The whole picture, drawn anew in place."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.live import Live
+
+        self._live = Live(console=console, auto_refresh=False, vertical_overflow="ellipsis")
+
+    def __enter__(self) -> _Display:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def update(self, state: State) -> None:
+        """Draw how things stand."""
+        self._live.update(picture(state, time.time()), refresh=True)
+
+
+def picture(state: State, now: float) -> Group:
+    """How things stand, for rich to draw."""
+    from rich.console import Group
+    from rich.text import Text
+
+    # what still goes on comes first: a terminal is only so high
+    runs = sorted(state.runs, key=lambda run: run.is_over)
+    parts: list[RenderableType] = [Text(printable(state.name), style="bold")]
+    for run in runs:
+        parts += [Text(""), _head(run, now), *_bar(run), *_metrics(run), _clients(run, now)]
+    if not runs:
+        parts.append(Text("nothing has been said yet", style="dim"))
+    if state.troubles:
+        parts.append(Text(""))
+        for trouble in list(state.troubles)[-_TROUBLES:]:
+            parts.append(Text(f"! {printable(told(trouble))}", style="yellow", overflow="fold"))
+    if state.feed_trouble:
+        parts.append(Text(f"! cannot read: {printable(state.feed_trouble)}", style="bold red"))
+    return Group(*parts)
+
+
+def _head(run: Run, now: float) -> Text:
+    from rich.text import Text
+
+    said = run.summary(now)
+    colour = {"live": "green", "silent": "yellow", "ended": "blue"}[said["status"]]
+    if run.reason in ("failed", "interrupted"):
+        colour = "bold red"
+    line = Text.assemble((printable(run.name), "bold"), "  ", (_status(said, now), colour))
+    line.append("  " + "  ".join(_figures(said, now)))
+    return line
+
+
+def _bar(run: Run) -> list[RenderableType]:
+    from rich.progress_bar import ProgressBar
+    from rich.table import Table
+
+    if run.rounds is None:
+        return []
+    # a bar by itself does not end its line
+    line = Table.grid()
+    line.add_row(ProgressBar(total=run.rounds, completed=min(run.round, run.rounds), width=60))
+    return [line]
+
+
+def _metrics(run: Run) -> list[RenderableType]:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    lines = run.lines()
+    for name, value in list(run.metrics.items())[:_METRICS]:
+        drawn = lines.get(name, {})
+        points = drawn.get(ALL) or drawn.get("") or []
+        spark = sparkline([point.value for point in points], _SPARK)
+        table.add_row(printable(name), spark, f"{value:.4g}")
+    return [table] if table.row_count else []
+
+
+def _clients(run: Run, now: float) -> Text:
+    from rich.text import Text
+
+    line = Text.assemble(("clients  ", "dim"))
+    for state, count in run.counts(now).items():
+        line.append(f"{count:,} {state}  ", style=_STYLES.get(state, ""))
+    return line
+
+
+def sentence(run: Run, now: float) -> str:
+    """One line on how a run goes."""
+    said = run.summary(now)
+    metrics = [f"{name} {value:.4g}" for name, value in list(run.metrics.items())[:_METRICS]]
+    counts = [f"{count:,} {state}" for state, count in said["counts"].items()]
+    parts = [_status(said, now), *_figures(said, now), *metrics, " ".join(counts)]
+    return f"{run.name}: {', '.join(part for part in parts if part)}"
+
+
+def _status(said: dict[str, Any], now: float) -> str:
+    if said["status"] == "ended":
+        return str(said["reason"] or "ended")
+    if said["status"] == "silent":
+        return f"silent for {span(now - said['updated'])}"
+    return "live"
+
+
+def _figures(said: dict[str, Any], now: float) -> list[str]:
+    """Rounds, bytes and the time that is left, as far as they are known."""
+    figures = []
+    if said.get("in_rounds", True):
+        total = f" of {said['rounds']:,}" if said["rounds"] else ""
+        figures.append(f"round {said['round']:,}{total}")
+    else:
+        figures.append(f"{said['updates']:,} updates")
+    moved = said["bytes_down"] + said["bytes_up"]
+    figures += [size(moved)] if moved else []
+    if said["left"] is not None and said["status"] == "live":
+        figures.append(f"{span(max(0.0, said['left'] - (now - said['updated'])))} left")
+    return figures
+
+
+def told(trouble: Trouble) -> str:
+    """A trouble in one line."""
+    who = f"{trouble.client} " if trouble.client else ""
+    again = f" ({trouble.times} times)" if trouble.times > 1 else ""
+    at = time.strftime("%H:%M:%S", time.localtime(trouble.time))
+    return f"{at} {who}{trouble.kind}: {trouble.text}{again}"
+
+
+def sparkline(values: Sequence[float], width: int) -> str:
+    """Values as a row of bars.
+
+    >>> sparkline([0, 1, 2, 3], 4)
+    '▁▃▆█'
+    """
+    if not values:
+        return ""
+    count = min(width, len(values))
+    # the last of each stretch, so that the newest is always there
+    chosen = [values[(i + 1) * len(values) // count - 1] for i in range(count)]
+    low, high = min(chosen), max(chosen)
+    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
+    return "".join(_BARS[round((value - low) * scale)] for value in chosen)
+
+
+def size(count: float) -> str:
+    """Bytes for people.
+
+    >>> size(512), size(3 << 20)
+    ('512 B', '3.0 MiB')
+    """
+    if count < 1024:
+        return f"{count:.0f} B"
+    for unit in ("KiB", "MiB", "GiB", "TiB"):
+        count /= 1024
+        if count < 1024 or unit == "TiB":
+            break
+    return f"{count:.1f} {unit}"
+
+
+def span(seconds: float) -> str:
+    """A length of time for people.
+
+    >>> span(42), span(150), span(90_000)
+    ('42 s', '2 min 30 s', '25 h 0 min')
+    """
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def printable(text: str) -> str:
+    """Text from a bucket, without what a terminal would act upon.
+
+    >>> printable("a" + chr(27) + "[2J")
+    'a?[2J'
+    """
+    return "".join(c if c.isprintable() else "?" for c in text)

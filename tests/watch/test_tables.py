@@ -1,0 +1,217 @@
+"""Tables: what events said, in rows that can be counted on."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from hubless.errors import DataError
+from hubless.select.activity import Activity
+from hubless.simulate.clock import Buffered
+from hubless.watch.sources import Simulated, read_sources
+from hubless.watch.tables import Tables, tables_of
+from tests.watch.reports import MEMBERS, SIZES, federated, made_up, simulated
+
+
+def _tables(*sources: Path) -> Tables:
+    found = read_sources(sources)
+    return tables_of(found.simulations, found.federations)
+
+
+def _written(path: Path, *records: dict[str, Any]) -> Path:
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    return path
+
+
+def _trained(number: int, time: float, **fields: Any) -> dict[str, Any]:
+    plain = {"event": "trained", "client": "a", "time": time, "round": number, "cohort": [number]}
+    return {**plain, "metrics": {"loss": 1 / number}, "bytes_up": 5, "bytes_down": 5, **fields}
+
+
+def _started(number: int, time: float, **settings: Any) -> dict[str, Any]:
+    return {"event": "started", "client": "a", "time": time, "round": number, "settings": settings}
+
+
+def test_rounds_are_those_of_the_history(tmp_path: Path) -> None:
+    ran = simulated(tmp_path / "a.jsonl")
+    tables = _tables(tmp_path / "a.jsonl")
+    history = ran.history
+    assert tables.rounds["round"].to_list() == history["round"].to_list()
+    for name in ("train_loss", "loss", "accuracy"):
+        assert tables.rounds[name].to_list() == pytest.approx(history[name].to_list())
+    total = (history["bytes_down"] + history["bytes_up"]).sum()
+    assert tables.rounds["bytes"].to_list()[-1] == total
+    assert tables.rounds["elapsed"].is_sorted()
+    assert set(tables.metrics) == {"train_loss", "loss", "accuracy"}
+
+
+def test_participation_counts_who_trained_and_on_what(tmp_path: Path) -> None:
+    ran = simulated(tmp_path / "a.jsonl", rounds=9)
+    tables = _tables(tmp_path / "a.jsonl")
+    counts = dict(zip(tables.participation["client"], tables.participation["times"], strict=True))
+    selected = ran.roster.selected
+    assert counts == {str(c): n for c, n in enumerate(selected) if n and SIZES[c]}
+    for client, examples in zip(
+        tables.participation["client"], tables.participation["examples"], strict=True
+    ):
+        assert examples == SIZES[int(client)]
+
+
+def test_picks_show_a_selector_that_prefers_the_heavy(tmp_path: Path) -> None:
+    simulated(tmp_path / "a.jsonl", selector=Activity("n"), rounds=60, cohort=2)
+    picks = _tables(tmp_path / "a.jsonl").picks
+    ratio = dict(zip(picks["decile"], picks["ratio"], strict=True))
+    assert ratio[10] > 2 > 0.8 > ratio.get(1, 0.0)
+    assert sum(picks["times"]) == pytest.approx(sum(picks["uniform"]))
+
+
+def test_picks_by_quantiles_share_out_who_stands_on_a_border(tmp_path: Path) -> None:
+    settings = {"clients": 50, "activity": [4.0] * 11}
+    path = _written(
+        tmp_path / "a.jsonl",
+        _started(0, 0, **settings),
+        _trained(1, 1, cohort=[1, 2], examples=[4, 4]),
+    )
+    picks = _tables(path).picks
+    assert picks["ratio"].to_list() == pytest.approx([1.0] * 10)
+
+
+def test_deciles_phases_and_labels_are_as_they_were_said(tmp_path: Path) -> None:
+    simulated(tmp_path / "a.jsonl")
+    tables = _tables(tmp_path / "a.jsonl")
+    assert set(tables.deciles["metric"]) == {"loss", "accuracy"}
+    assert set(tables.deciles["round"]) == {2, 4, 6}
+    assert set(tables.deciles["decile"]) == set(range(1, 11))
+    assert set(tables.phases["phase"]) == {"select", "train", "evaluate", "everything else"}
+    assert tables.labels["examples"].sum() == sum(SIZES)
+    for decile in tables.labels.partition_by("decile"):
+        assert decile["share"].sum() == pytest.approx(1)
+
+
+def test_staleness_of_a_buffered_run_is_counted(tmp_path: Path) -> None:
+    simulated(tmp_path / "a.jsonl", pace=Buffered(4, 2), rounds=10)
+    tables = _tables(tmp_path / "a.jsonl")
+    assert tables.staleness["times"].sum() == 20
+    assert tables.staleness["staleness"].max() > 0
+
+
+def test_what_was_done_again_after_a_kill_counts_once(tmp_path: Path) -> None:
+    path = _written(
+        tmp_path / "a.jsonl",
+        _started(0, 100),
+        *(_trained(number, 100 + number) for number in (1, 2, 3, 4)),
+        _started(2, 1000),
+        _trained(3, 1001, metrics={"loss": 0.5}),
+    )
+    tables = _tables(path)
+    assert tables.rounds["round"].to_list() == [1, 2, 3]
+    assert tables.rounds["loss"].to_list() == [1, 0.5, 0.5]
+    assert tables.rounds["elapsed"].to_list() == [1, 2, 3]
+    assert tables.rounds["bytes"].to_list() == [10, 20, 30]
+
+
+def test_a_second_run_in_one_file_is_another_run(tmp_path: Path) -> None:
+    path = _written(
+        tmp_path / "a.jsonl", _started(0, 0), _trained(1, 1), _started(0, 9), _trained(1, 10)
+    )
+    assert _tables(path).rounds["run"].to_list() == ["a", "a (2)"]
+
+
+def test_runs_of_one_name_in_two_files_are_two(tmp_path: Path) -> None:
+    for name in ("first", "second"):
+        simulated(tmp_path / f"{name}.jsonl", rounds=1)
+    assert [run.name for run in read_sources([tmp_path]).simulations] == ["first", "second"]
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_a_federation_has_a_row_for_each_update_of_each_member(tmp_path: Path, mode: Any) -> None:
+    federated(tmp_path / "meet", mode)
+    tables = _tables(tmp_path / "meet")
+    assert len(tables.rounds) == 12
+    assert set(tables.rounds["client"]) == set(MEMBERS)
+    assert tables.rounds["round"].max() == 4
+    last = tables.rounds.filter(tables.rounds["round"] == 4).sort("client")
+    assert last["loss"].to_list() == pytest.approx([0.25, 1.25, 2.25])
+    assert tables.members["updates"].to_list() == [4, 4, 4]
+    assert tables.members["examples"].to_list() == [10, 20, 30]
+    assert tables.members["left"].to_list() == [1, 1, 1]
+    assert tables.members["rounds"].to_list() == [4 * (mode == "sync")] * 3
+    assert tables.staleness.is_empty() == (mode == "sync")
+
+
+def test_troubles_are_counted_by_whose_they_are_and_why(tmp_path: Path) -> None:
+    def said(kind: str, **fields: Any) -> dict[str, Any]:
+        return {"event": kind, "client": "a", "time": 1.0, **fields}
+
+    path = _written(
+        tmp_path / "a.jsonl",
+        *(said("refused", peer="b", key=f"k{n}", reason="too large") for n in (1, 2, 2)),
+        said("late", round=3),
+        said("late", round=3),
+        said("offline", reason="no network"),
+    )
+    tables = _tables(path)
+    rows = {(row["client"], row["kind"]): row["times"] for row in tables.troubles.to_dicts()}
+    assert rows == {("b", "refused"): 2, ("a", "late"): 1, ("a", "offline"): 1}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"round": "3"},
+        {"round": 10**40},
+        {"metrics": [1]},
+        {"metrics": {"loss": "much", "x" * 9000: 1, "round": 3}},
+        {"metrics": {"loss": None}},
+        {"cohort": ["a", None], "examples": {"b": 1}},
+        {"cohort": [10**30]},
+        {"cohort": [[1], [2, 3]]},
+        {"cohort": [3], "examples": [-(10**12)]},
+        {"time": None, "seconds": "long"},
+        {"deciles": {"loss": 3}, "phases": [1], "staleness": ["x"]},
+        {"bytes_up": -1e308, "bytes_down": 1e308},
+        {"client": {"a": "\ud800"}},
+    ],
+)
+def test_a_hostile_record_is_passed_over(tmp_path: Path, fields: dict[str, Any]) -> None:
+    path = _written(
+        tmp_path / "a.jsonl", _started(0, 0), _trained(1, 1), {**_trained(2, 2), **fields}
+    )
+    tables = _tables(path)
+    assert tables.rounds["loss"].to_list()[0] == 1.0
+
+
+def test_a_torn_last_line_and_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    simulated(path, rounds=3)
+    whole = path.read_bytes()
+    path.write_bytes(b'\x00\xff\nnull\n{"event": 3}\n{"event": "unheard of"}\n' + whole[:-200])
+    assert _tables(path).rounds["round"].to_list()[:2] == [1, 2]
+
+
+def test_nothing_to_report_is_an_error_that_says_so(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text("no JSON\n")
+    with pytest.raises(DataError, match="nothing to report"):
+        read_sources([tmp_path / "a.jsonl"])
+
+
+def test_ten_thousand_rounds_of_a_hundred_take_seconds(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    with open(path, "w") as file:
+        file.writelines(made_up(5000, 10_000, 100))
+    started = time.perf_counter()
+    tables = _tables(path)
+    assert time.perf_counter() - started < 20
+    assert tables.participation["times"].sum() == 1_000_000
+    assert tables.picks["ratio"].to_list() == pytest.approx([1.0] * 10, abs=0.15)
+
+
+def test_a_simulation_without_a_start_still_has_its_rounds() -> None:
+    run = Simulated("a")
+    run.add(_trained(1, 50.0, seconds=2.0))
+    run.add(_trained(2, 53.0, seconds=3.0))
+    assert tables_of([run]).rounds["elapsed"].to_list() == [2.0, 5.0]
