@@ -7,10 +7,10 @@ export PIP_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check bench bench-cpu bench-select study soak schedules clean
+.PHONY: demo test check docs bench bench-cpu bench-select study soak schedules clean
 
 demo: .venv/demo
-	$(BIN)/python -m hubless.demo
+	$(BIN)/hubless demo
 
 test: .venv/dev
 	$(BIN)/python -m pytest -n 2 --dist loadgroup
@@ -20,6 +20,9 @@ check: .venv/dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+docs: .venv/dev
+	$(BIN)/mkdocs build --strict
 
 bench: .venv/dev
 	$(BIN)/python benchmarks/federate.py
@@ -48,7 +51,7 @@ schedules: .venv/dev
 	touch $@
 
 .venv/dev: .venv/bin/python pyproject.toml constraints.txt
-	$(PIP) install --quiet -e '.[demo,simulate,ray,huggingface,privacy,report,test,check]'
+	$(PIP) install --quiet -e '.[test,check]'
 	touch $@ .venv/demo
 
 clean:

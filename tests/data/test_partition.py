@@ -162,6 +162,14 @@ def test_labels_may_be_words() -> None:
     assert [parts.rows_of(i).tolist() for i in range(3)] == [[0, 2], [1], [3]]
 
 
+def test_texts_may_come_as_objects_as_polars_gives_them() -> None:
+    parts = by_column(np.array(["bob", "ann", "bob"], dtype=object))
+    assert parts.names is not None and parts.names.tolist() == ["ann", "bob"]
+    assert parts.rows_of(1).tolist() == [0, 2]
+    with pytest.raises(DataError, match="give integers or strings"):
+        by_column(np.array(["bob", None], dtype=object))
+
+
 @settings(deadline=None)
 @given(labels)
 def test_by_column_makes_a_client_of_each_value(column: list[int]) -> None:
@@ -184,7 +192,7 @@ _BAD: list[tuple[str, Callable[[], object]]] = [
     ("at least 1 shard, not 0", lambda: shards([0, 1, 0], 2, each=0)),
     ("at least 1 client, not 0", lambda: shards([0, 1, 0], 0)),
     ("labels have shape (1, 2)", lambda: shards([[0, 1]], 1)),
-    ("labels are float64", lambda: dirichlet([0.5, 1.5], 1, 1.0)),
+    ("labels or client ids are float64", lambda: dirichlet([0.5, 1.5], 1, 1.0)),
     ("above 0, not 0", lambda: dirichlet([0, 1], 1, 0)),
     ("above 0, not nan", lambda: dirichlet([0, 1], 1, float("nan"))),
     ("too few for 2 clients with at least 3 each", lambda: dirichlet([0, 1], 2, 1.0, least=3)),

@@ -259,6 +259,18 @@ def test_a_proxy_among_the_options_is_used(moto_server: Server) -> None:
 
 
 @pytest.mark.xdist_group("moto")
+def test_a_server_that_the_environment_names_is_spoken_to_as_it_says(
+    moto_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = {name.removeprefix("aws_"): value for name, value in moto_server.options.items()}
+    for name, value in {"endpoint_url": moto_server.endpoint, **options}.items():
+        monkeypatch.setenv(f"AWS_{name.upper()}", value)
+    store = ObjectStore(_run(moto_server))
+    store.put("key", [b"x"])
+    assert store.get("key") == b"x"
+
+
+@pytest.mark.xdist_group("moto")
 def test_options_may_carry_the_prefix_of_their_cloud(moto_server: Server) -> None:
     options = {f"aws_{name}": value for name, value in moto_server.options.items()}
     store = ObjectStore(_run(moto_server), options=options)

@@ -181,8 +181,11 @@ def _labels(values: ArrayLike) -> NDArray[Any]:
     column = np.asarray(values)
     if column.ndim != 1:
         raise DataError(f"labels have shape {column.shape}: give one per example")
+    if column.dtype.kind == "O" and all(isinstance(value, str) for value in column):
+        # as polars and pandas give texts
+        column = column.astype(np.dtypes.StringDType())
     if column.dtype.kind not in "iubUST":
-        raise DataError(f"labels are {column.dtype}: give integers or strings")
+        raise DataError(f"labels or client ids are {column.dtype}: give integers or strings")
     return column
 
 

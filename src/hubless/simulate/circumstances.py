@@ -29,7 +29,7 @@ def circumstances(population: Population, task: Task) -> dict[str, Any]:
     quantiles = np.quantile(there, np.linspace(0, 1, 11)).tolist() if len(there) else []
     about: dict[str, Any] = {
         "versions": versions(),
-        "command": shlex.join([sys.executable, *sys.orig_argv[1:]]),
+        "command": shlex.join(["python", *sys.orig_argv[1:]]),
         "activity": quantiles,
     }
     if (labels := label_counts(population, task)) is not None:

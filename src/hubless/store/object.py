@@ -201,7 +201,9 @@ def _open(url: str, config: dict[str, str]) -> Bucket:
     from obstore.store import from_url
 
     client: Any = {"timeout": "300s", "connect_timeout": "10s"}
-    if any(v.startswith("http://") for k, v in config.items() if "endpoint" in k or "url" in k):
+    # a server named by http:// is to be spoken to without TLS, whoever named it
+    named = {**_environment(url), **config}
+    if any(v.startswith("http://") for k, v in named.items() if "endpoint" in k or "url" in k):
         client["allow_http"] = True
     # obstore panics on a client's option among the store's
     client.update({k: v for k, v in config.items() if k in _CLIENT_OPTIONS})
@@ -211,6 +213,14 @@ def _open(url: str, config: dict[str, str]) -> Bucket:
         return from_url(url, config=given, client_options=client, retry_config=retry)
     except (exceptions.BaseError, ValueError) as error:
         raise StoreError(f"cannot open {url}: {_first_lines(error)}") from error
+
+
+def _environment(url: str) -> dict[str, str]:
+    """What the environment says of this kind of bucket, which obstore goes by, too."""
+    kinds = {"s3": "aws_", "gs": "google_", "az": "azure_"}
+    prefix = kinds.get(url.partition("://")[0], "aws_")
+    named = {name.lower(): value for name, value in os.environ.items()}
+    return {name: value for name, value in named.items() if name.startswith(prefix)}
 
 
 def _pieces(parts: Sequence[Bytes]) -> Iterator[bytes]:
