@@ -85,7 +85,7 @@ def test_a_run_has_every_section_there_is_something_for(runs: Path, tmp_path: Pa
         "Settings",
     ]
     assert "After 6 rounds accuracy is" in read.text
-    assert "pytest" in read.text and "FedAvg" in read.text
+    assert "from the same folder and data:python " in read.text and "FedAvg" in read.text
     charts = _charts(page)
     assert set(charts["accuracy"]["specs"]) == {"rounds", "time", "bytes"}
     assert [row["round"] for row in charts["accuracy"]["rows"]] == [2, 4, 6]
