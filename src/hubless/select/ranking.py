@@ -137,7 +137,8 @@ def those_with_examples(roster: Roster) -> Ints | None:
 
     def find() -> Ints | None:
         examples = roster.examples
-        return None if (examples > 0).all() else np.flatnonzero(examples > 0)
+        everybody = not len(examples) or examples.min() > 0
+        return None if everybody else np.flatnonzero(examples > 0)
 
     return roster.derive("those with examples", ("examples",), find)
 
@@ -220,6 +221,11 @@ def _edge(valuations: Floats, known: int, rank: int) -> _Edge:
     Where the sample misleads, counts show it, and all of them are.
     """
     low, high = _bracket(valuations, known, rank)
+    if low == high:
+        # so many are the same that a sample shows one value
+        edge = _around(low, valuations)
+        if edge.above < rank <= edge.above + edge.level:
+            return edge
     over, between = 0, [np.empty(0)]
     for part in _blocks(len(valuations)):
         block = valuations[part]
@@ -299,7 +305,8 @@ def _found(valuations: Floats, test: Test, count: int, valued: bool) -> tuple[Nu
         here = slice(done, done + len(found))
         np.add(found, part.start, out=numbers[here], casting="same_kind")
         if valued:
-            values[here] = block[found]
+            # a mode other than to raise writes straight into place
+            block.take(found, out=values[here], mode="clip")
         done += len(found)
     return numbers, values
 
