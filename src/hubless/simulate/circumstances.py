@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import shlex
 import sys
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
@@ -18,13 +19,18 @@ _LABELS = 100
 """Integers with more values than this are no labels."""
 _EACH = 200
 """So many clients are told of one by one."""
-_COUNTED = 10_000_000
+_COUNTED = 1_000_000
 """Counting the labels of more examples would take longer than anybody waits for a start."""
+_RANKED = 100_000
+"""Of more clients, so many tell well enough how active they are."""
 
 
 def circumstances(population: Population, task: Task) -> dict[str, Any]:
     """How active clients are, what labels they have, the versions of everything, the command."""
-    sizes = population.sizes
+    offsets = population.offsets
+    step = max(1, len(population) // _RANKED)
+    some = np.arange(0, len(population), step)
+    sizes = offsets[some + 1] - offsets[some]
     there = sizes[sizes > 0]
     quantiles = np.quantile(there, np.linspace(0, 1, 11)).tolist() if len(there) else []
     about: dict[str, Any] = {
@@ -37,6 +43,7 @@ def circumstances(population: Population, task: Task) -> dict[str, Any]:
     return about
 
 
+@cache
 def versions() -> dict[str, str]:
     """What was installed, as far as it bears on results."""
     found = {"python": platform.python_version()}
@@ -51,9 +58,9 @@ def versions() -> dict[str, str]:
 def label_counts(population: Population, task: Task) -> dict[str, Any] | None:
     """Examples by label: of each tenth of clients by activity, and of each client if few."""
     column = population.columns.get(task.targets[0]) if task.targets else None
-    if column is None or column.ndim != 1 or column.dtype.kind not in "biu" or not len(column):
+    if not 0 < max(population.examples, len(population)) <= _COUNTED:
         return None
-    if not 0 < population.examples <= _COUNTED:
+    if column is None or column.ndim != 1 or column.dtype.kind not in "biu" or not len(column):
         return None
     values = column if population.rows is None else column[population.rows]
     lowest, highest = int(values.min()), int(values.max())

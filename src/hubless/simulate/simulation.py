@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -392,10 +393,14 @@ class Simulation:
     def _settings(self) -> dict[str, Any]:
         return {
             **self._fingerprint(),
-            **circumstances(self.population, self.task),
+            **self._circumstances,
             "params": self._work.layout.size,
             "engine": dict(self.engine.describe()),
         }
+
+    @cached_property
+    def _circumstances(self) -> dict[str, Any]:
+        return circumstances(self.population, self.task)
 
     def _fingerprint(self) -> dict[str, Any]:
         """What two runs must share for one to go on where the other stopped."""
