@@ -174,6 +174,12 @@ def test_the_cohort_is_split_into_parts_of_about_as_many_steps() -> None:
     assert sorted(np.concatenate(parts).tolist()) == clients.tolist()
     steps = [int(job.recipe.steps_for(job.population.sizes[part]).sum()) for part in parts]
     assert max(steps) - min(steps) <= 2
+    alone = split(job, clients, 3, alone=True)
+    assert sorted(np.concatenate(alone).tolist()) == clients.tolist()
+    # the largest goes first, so no part has more than the least and one of the smaller ones
+    sizes = job.population.sizes
+    loads = [int(sizes[part].sum()) for part in alone]
+    assert max(loads) - min(loads) <= max(int(sizes[part].min()) for part in alone if len(part))
 
 
 def test_parts_are_put_where_they_belong() -> None:

@@ -23,7 +23,7 @@ from torch import Tensor
 from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine import LocalExecutor
 from hubless.simulate.schedule import deal
-from hubless.simulate.work import Cohort, Ints, Outcome
+from hubless.simulate.work import Cohort, Ints, Outcome, Work
 
 _MOST_DEATHS = 3
 
@@ -41,7 +41,8 @@ class Processes:
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
         """Train a cohort from these params, each process its share of the steps."""
         self._params.copy_(params)
-        parts = split(self.executor.work, cohort.clients, self.processes)
+        alone = self.executor.plan.lanes == 0
+        parts = split(self.executor.work, cohort.clients, self.processes, alone=alone)
         shares = [cohort.part(part) for part in parts]
         for worker, share in zip(self._workers, shares[1:], strict=True):
             worker.send(share, each)
@@ -159,11 +160,16 @@ class _Failure:
         self.error = ClientFailed(f"{error}\nIn a worker process:\n{text}", client, round)
 
 
-def split(work: Any, clients: Ints, parts: int) -> list[Ints]:
-    """Positions in the cohort for each worker, with about the same number of steps."""
+def split(work: Work, clients: Ints, parts: int, *, alone: bool = False) -> list[Ints]:
+    """Positions in the cohort for each worker, with about as much to do.
+
+    That is the number of steps, since lanes fill short batches up; or that of examples where
+    clients run alone, and a short batch takes less.
+    """
     offsets = work.population.offsets
-    steps = work.recipe.steps_for(offsets[clients + 1] - offsets[clients])
-    part, _ = deal(steps, parts)
+    sizes = offsets[clients + 1] - offsets[clients]
+    recipe = work.recipe
+    part, _ = deal(recipe.examples_for(sizes) if alone else recipe.steps_for(sizes), parts)
     return [np.flatnonzero(part == i) for i in range(parts)]
 
 

@@ -76,7 +76,8 @@ class RayEngine:
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
         """Train a cohort from these params, each worker its share of the steps."""
         shared = self._ray.put(params.cpu().numpy())
-        parts = split(self._work, cohort.clients, len(self._workers))
+        alone = self.plan.lanes == 0
+        parts = split(self._work, cohort.clients, len(self._workers), alone=alone)
         shares = [cohort.part(part) for part in parts]
         asked = [
             worker.run.remote(shared, self.plan, share, each)
