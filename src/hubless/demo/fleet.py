@@ -29,11 +29,11 @@ from hubless.select.active import Active
 from hubless.select.activity import Activity
 from hubless.select.atmost import AtMost
 from hubless.select.roster import Selector
-from hubless.select.uniform import Uniform
 from hubless.train.losses import accuracy
 
 SELECTORS: dict[str, Selector] = {
-    "uniform": Uniform(),
+    # of those who said something in a window: who did not is not there
+    "uniform": Activity("1"),
     "activity": Activity("sqrt"),
     "active": Active(),
 }
@@ -168,7 +168,7 @@ def _learned(found: list[Found]) -> list[str]:
         more, less = less, more
     gap = max(found, key=lambda f: f.heaviest - f.lightest)
     return [
-        f"Picked by {best}, clients teach {gained:.1f} points more than by {last} at equal upload.",
+        f"Picked by {best}, clients teach {gained:.1f} points more than by {last}, in equal rounds.",
         f"Training {more} gives {abs(once - continual):.1f} points more than {less}.",
         f"The lightest tenth of devices is {100 * (gap.heaviest - gap.lightest):.1f} points behind "
         f"the heaviest where it is worst off ({gap.selector}, {gap.horizon}).",
