@@ -15,7 +15,7 @@ from hubless.errors import FederationError, HublessError, StoreError, Unsupporte
 from hubless.select import Uniform
 from hubless.store.metered import Metered
 from hubless.watch.federation import FederationFeed
-from hubless.watch.feed import Feeds, open_feed
+from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Feeds, open_feed
 from tests.support.servers import Server
 from tests.watch import runs
 
@@ -293,3 +293,11 @@ def test_a_federation_in_a_bucket_is_watched_like_one_in_a_folder(moto_server: S
     assert [r["metrics"] for r in records if r.get("sequence") == 1] == [{"loss": 0.5}] * 2
     assert np.ptp([r["time"] for r in records]) < 60
     assert feed.poll() == []
+
+
+def test_every_kind_of_event_is_known_to_views() -> None:
+    def kinds(event: type[events.Event]) -> set[str]:
+        blank = object.__new__(event)
+        return {blank.kind, *(kind for more in event.__subclasses__() for kind in kinds(more))}
+
+    assert kinds(events.Event) - {"event"} == OF_MEMBERS | OF_SIMULATIONS

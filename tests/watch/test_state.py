@@ -15,14 +15,13 @@ from hypothesis import strategies as st
 
 from hubless.errors import StoreError
 from hubless.events import to_file
-from hubless.watch.feed import Record, open_feed
-from hubless.watch.members import Federation
+from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Record, open_feed
 from hubless.watch.series import MOST
 from hubless.watch.state import State, look
 from hubless.watch.strip import COLUMNS, MARKS, SHOWN
 from tests.watch import runs
 
-KINDS = sorted({*Federation.KINDS, "started", "trained", "ended", "unknown"})
+KINDS = sorted({*OF_MEMBERS, *OF_SIMULATIONS, "unknown"})
 
 
 def folded(source: Path) -> State:

@@ -20,6 +20,25 @@ from hubless.errors import FederationError, HublessError
 Record: TypeAlias = dict[str, Any]
 """An event as its JSON line has it; `record["event"]` is its kind."""
 
+OF_SIMULATIONS = frozenset(["started", "trained", "ended"])
+OF_MEMBERS = frozenset(
+    [
+        "joined",
+        "pushed",
+        "pulled",
+        "nothing",
+        "picked",
+        "skipped",
+        "waiting",
+        "late",
+        "closed",
+        "refused",
+        "offline",
+        "left",
+    ]
+)
+"""Which kinds of events there are."""
+
 _CHUNK = 1 << 20
 _LONGEST_LINE = 64 << 20
 _FEDERATION = "federation.json"

@@ -42,22 +42,6 @@ class Federation(Run):
     """A federation: rounds and members, or members alone where nobody waits."""
 
     kind = "federation"
-    KINDS = frozenset(
-        {
-            "joined",
-            "pushed",
-            "pulled",
-            "nothing",
-            "picked",
-            "skipped",
-            "waiting",
-            "late",
-            "closed",
-            "refused",
-            "offline",
-            "left",
-        }
-    )
 
     def __init__(self, name: str, number: int = 0) -> None:
         super().__init__(name, number)

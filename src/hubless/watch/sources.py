@@ -13,25 +13,15 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from hubless.errors import DataError
-from hubless.watch.feed import Record, finite, open_feed, parse_lines
-
-_OF_SIMULATIONS = frozenset({"started", "trained", "ended"})
-_OF_MEMBERS = frozenset(
-    [
-        "joined",
-        "pushed",
-        "pulled",
-        "nothing",
-        "picked",
-        "skipped",
-        "waiting",
-        "late",
-        "closed",
-        "refused",
-        "offline",
-        "left",
-    ]
+from hubless.watch.feed import (
+    OF_MEMBERS,
+    OF_SIMULATIONS,
+    Record,
+    finite,
+    open_feed,
+    parse_lines,
 )
+
 _LARGEST = 2**53
 
 
@@ -173,9 +163,9 @@ def _sort(records: Iterable[Record], name: str, found: Found) -> None:
     meeting = Federated(name)
     for record in records:
         kind = record.get("event")
-        if kind in _OF_MEMBERS:
+        if kind in OF_MEMBERS:
             meeting.records.append(record)
-        elif kind in _OF_SIMULATIONS:
+        elif kind in OF_SIMULATIONS:
             client = said(record.get("client"), 80) or "simulation"
             run = runs.get(client)
             if run is None or (kind == "started" and not whole(record.get("round"))):

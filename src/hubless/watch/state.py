@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from hubless.errors import HublessError
-from hubless.watch.feed import Feed, Record, finite
+from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Feed, Record, finite
 from hubless.watch.members import Federation
 from hubless.watch.run import Run, Simulation, text
 
 _TROUBLES = 30
 _RUNS = 64
-_OF_SIMULATIONS = ("started", "trained", "ended")
 
 
 @dataclass
@@ -68,9 +67,9 @@ class State:
     def apply(self, record: Record, source: str = "") -> None:
         """Fold in one record; `source` keeps apart what comes from several places."""
         kind, client = record.get("event"), text(record.get("client"))
-        if kind in _OF_SIMULATIONS:
+        if kind in OF_SIMULATIONS:
             run = self._run(source, client or "simulation", Simulation)
-        elif kind in Federation.KINDS:
+        elif kind in OF_MEMBERS:
             run = self._run(source, "federation", Federation)
         else:
             return
