@@ -168,7 +168,7 @@ def _learned(found: list[Found]) -> list[str]:
         more, less = less, more
     gap = max(found, key=lambda f: f.heaviest - f.lightest)
     return [
-        f"Picked by {best}, clients teach {gained:.1f} points more than by {last}, at equal cost.",
+        f"Picked by {best}, clients teach {gained:.1f} points more than by {last} at equal upload.",
         f"Training {more} gives {abs(once - continual):.1f} points more than {less}.",
         f"The lightest tenth of devices is {100 * (gap.heaviest - gap.lightest):.1f} points behind "
         f"the heaviest where it is worst off ({gap.selector}, {gap.horizon}).",
