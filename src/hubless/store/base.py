@@ -24,7 +24,8 @@ class Store(ABC):
     """Bytes under keys such as `updates/site-a=7.safetensors`.
 
     An object appears whole or not at all, and a listing shows every object whose put has
-    returned. `hubless.testing.StoreContract` checks both, and the rest.
+    returned (perhaps one whose put has not, and which cannot be read yet).
+    `hubless.testing.StoreContract` checks both, and the rest.
     """
 
     url: str
