@@ -115,6 +115,27 @@ def test_an_error_of_the_module_itself_is_not_taken_for_one_of_lanes() -> None:
         Local(compiled=False, processes=1).plan(_executor(Broken()), 4, 10)
 
 
+@pytest.mark.usefixtures("fresh_cache")
+@pytest.mark.parametrize(("optimizer", "tried"), [(SGD(0.1), {32, 3}), (SGD(0.1, 0.9), {3})])
+def test_lanes_that_need_not_keep_large_weights_are_tried_in_larger_numbers(
+    monkeypatch: pytest.MonkeyPatch, optimizer: SGD, tried: set[int]
+) -> None:
+    """With momentum every lane needs a weight of its own, and few of those fit in a cache."""
+    monkeypatch.setattr(engine, "_CACHE_BYTES", 3 * 4 * (4 * 600 + 600 * 600 + 600 * 3 + 1203))
+    wide = nn.Sequential(nn.Linear(4, 600), nn.ReLU(), nn.Linear(600, 600), nn.Linear(600, 3))
+    recipe = Recipe(optimizer, batch=2)
+    executor = LocalExecutor(work(Task(wide), people((6,) * 32), recipe), CPU)
+    measured: set[int] = set()
+
+    def measure(self: engine.Tuning, plan: Plan, most: int = 0) -> float:
+        measured.add(plan.lanes)
+        return 1.0
+
+    monkeypatch.setattr(engine.Tuning, "_measure", measure)
+    Local(compiled=False, processes=1).plan(executor, 32, 10)
+    assert measured - {0} == tried
+
+
 def test_what_was_found_out_is_remembered(
     fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

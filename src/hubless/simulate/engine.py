@@ -26,6 +26,7 @@ from hubless.simulate.plain import Plain
 from hubless.simulate.tiers import Tiers
 from hubless.simulate.valuing import Running, Valuing
 from hubless.simulate.work import Cohort, Engine, Ints, Outcome, Work, to_tensors
+from hubless.train.factored import factorable
 
 logger = logging.getLogger("hubless")
 
@@ -203,7 +204,7 @@ class Tuning:
             return best, seconds
         counts = {min(count, self.cohort) for count in _LANE_COUNTS}
         if device == "cpu":
-            counts = {self._cpu_lanes()} - {1}
+            counts = {self._cpu_lanes(), self._cpu_lanes(self._factorable())} - {1}
         # from many lanes to few, for as long as fewer are no slower
         for lanes in sorted(counts, reverse=True):
             taken = self._measure(Plan(lanes))
@@ -251,10 +252,17 @@ class Tuning:
         if self.executor.device.type == "cuda":
             torch.cuda.synchronize(self.executor.device)
 
-    def _cpu_lanes(self) -> int:
-        """So many that their params fit in the cache, and that none idles beside the longest."""
+    def _factorable(self) -> int:
+        """How many params lanes that are not compiled need not keep one by one."""
+        work = self.executor.work
+        module = work.task.module
+        layers = factorable(module, work.recipe, work.most_steps)
+        return sum(module.get_parameter(f"{name}.weight").numel() for name in layers)
+
+    def _cpu_lanes(self, spared: int = 0) -> int:
+        """So many that their params, but for those spared, fit in the cache, and none idles."""
         busy = int(self.share * self.steps.mean() // max(self.steps.max(), 1))
-        fitting = _CACHE_BYTES // (4 * self.executor.work.layout.size)
+        fitting = _CACHE_BYTES // (4 * max(self.executor.work.layout.size - spared, 1))
         most = max(1, min(busy, _MOST_CPU_LANES, fitting))
         return -(-self.share // -(-self.share // most))
 

@@ -36,6 +36,12 @@ class Work:
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout.of(self.task.module))
 
+    @property
+    def most_steps(self) -> int:
+        """How many local steps the client with the most examples takes."""
+        sizes = np.array([self.population.sizes.max(initial=1)])
+        return int(self.recipe.steps_for(sizes)[0])
+
 
 @dataclass(frozen=True)
 class Cohort:

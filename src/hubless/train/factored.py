@@ -133,26 +133,30 @@ class Factors:
         return self.weight + self.outputs.mT @ self.inputs.float()
 
 
-def factored(module: nn.Module, task: Task, recipe: Recipe, steps: int, batch: Batch) -> list[str]:
-    """Turn those linear layers of a module for which it pays into factored ones; their names.
-
-    `steps` is how many a client takes at most. `batch` is a few examples: on them it is checked
-    that a layer's weight is used by the layer alone, once, which tied weights are not.
-    """
+def factorable(module: nn.Module, recipe: Recipe, steps: int) -> list[str]:
+    """The linear layers that so many steps make smaller as factors, going by sizes alone."""
     optimizer = recipe.optimizer
     if not isinstance(optimizer, SGD) or optimizer != SGD(optimizer.lr):
         return []
     if recipe.batch is None or recipe.clip is not None or recipe.proximal:
         return []
     rank = steps * recipe.batch
-    names = [
+    return [
         name
         for name, part in module.named_modules()
         if type(part) is nn.Linear
         and part.weight.requires_grad
         and rank * (part.in_features + part.out_features) <= part.weight.numel()
     ]
-    names = [name for name in names if _is_used_once(module, name, task, batch)]
+
+
+def factored(module: nn.Module, task: Task, recipe: Recipe, steps: int, batch: Batch) -> list[str]:
+    """Turn those linear layers of a module for which it pays into factored ones; their names.
+
+    `steps` is how many a client takes at most. `batch` is a few examples: on them it is checked
+    that a layer's weight is used by the layer alone, once, which tied weights are not.
+    """
+    names = [n for n in factorable(module, recipe, steps) if _is_used_once(module, n, task, batch)]
     half = torch.bfloat16 if recipe.precision == "bfloat16" else torch.float32
     for name in names:
         part = module.get_submodule(name)
