@@ -21,7 +21,17 @@ from hubless.select.active import Active
 from hubless.select.uniform import Uniform
 from hubless.simulate import checkpoint
 from hubless.study import results
-from hubless.study.active import GRIDS, Run, Study, choice, grid, main, report, selection
+from hubless.study.active import (
+    GRIDS,
+    Run,
+    Study,
+    choice,
+    edges,
+    grid,
+    main,
+    report,
+    selection,
+)
 from hubless.study.messages import SHARE, Reader, Scorer, held_out, prepared, reading
 from hubless.study.pooled import Model, Pool, draw
 from hubless.study.results import add_line, lines
@@ -124,6 +134,18 @@ def test_tuning_decides_what_the_other_runs_use(
     found = json.loads((tmp_path / "git" / "table.json").read_text())
     assert found["tuned"]["uniform"] and not found["tuned"]["active"]
     assert found["arms"]["uniform"]["repetitions"] == 2
+
+
+def test_a_choice_at_the_edge_of_what_was_tried_is_told() -> None:
+    def run(client: float, server: float, auc: float, arm: str = "uniform") -> Run:
+        return Run(arm, {"client": client, "server": server}, 0, True, [auc])
+
+    tried = [run(0.1, 0.003, 0.5), run(0.3, 0.003, 0.6), run(1, 0.003, 0.7)]
+    assert edges(tried, "uniform") == ["uniform did best with the most that was tried of client, 1"]
+    assert edges([*tried, run(3, 0.003, 0.6)], "uniform") == []
+    lower = edges([*tried, run(3, 0.003, 0.6), run(1, 0.001, 0.8)], "uniform")
+    assert lower == ["uniform did best with the least that was tried of server, 0.001"]
+    assert edges(tried, "active") == []
 
 
 def test_what_is_finished_is_never_run_again(

@@ -7,6 +7,8 @@ import math
 import signal
 import subprocess
 import sys
+import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import polars
@@ -118,9 +120,35 @@ def test_continual_training_goes_on_from_the_segment_before(tmp_path: Path) -> N
     assert len(set(perplexities)) == 3
 
 
+def test_rates_are_tried_on_months_before_the_test_and_the_best_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path, out = written(tmp_path, ""), tmp_path / "out"
+    path.write_text(path.read_text() + "[tune]\ntried = { client = [0.01, 0.5], server = [0.01] }")
+    arguments = [str(path), "--out", str(out), "--device", "cpu", "--lanes", "0", "--tune"]
+    assert main([*arguments, "--minutes", "0"]) == 3
+    assert main(arguments) == 0
+    *told, chosen = capsys.readouterr().out.splitlines()
+    fedavg = [line for line in told if line.startswith("fedavg client")]
+    assert len(fedavg) == 2 and "client 0.5:" in fedavg[0]
+    assert "fedavg did best with the most that was tried of client, 0.5: more may" in told[2]
+    assert chosen.startswith("rates = { fedavg = { client = 0.5 }, fedopt = { client = ")
+    assert tomllib.loads(chosen)["rates"]["fedopt"]["server"] == 0.01
+    assert not (out / "results.jsonl").exists()
+    settings = Settings.read(path)
+    study = Study(settings, out / "data", Local(lanes=0, compiled=False, processes=1))
+    cell = {"algorithm": "fedavg", "selector": "activity:1", "horizon": "3", "set": "0"}
+    earlier = replace(study, tuning=True)(cell, tmp_path / "earlier", math.inf)
+    later = study(cell, tmp_path / "later", math.inf)
+    assert earlier is not None and later is not None
+    assert f"perplexity {earlier[0]['perplexity']:.4g}" in fedavg[0]
+    assert earlier[0]["examples"] != later[0]["examples"]
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        ("[tune]\ntried = { momentum = [1] }", "rates are tried for client, server"),
         ("[grid]\nselectors = ['activity:cube']", "f is a function, or one of"),
         ("[grid]\nalgorithms = ['fedprox']", "no algorithm 'fedprox'"),
         ("[data]\nsource = 'reddit'", "no source 'reddit'"),

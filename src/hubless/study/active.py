@@ -35,6 +35,7 @@ from hubless.study import savings
 from hubless.study.messages import Scorer, Sizes, held_out, prepared, reading
 from hubless.study.pooled import Model, Pool
 from hubless.study.results import Watch, add_line, lines, write
+from hubless.study.tuning import at_edges
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
@@ -242,6 +243,12 @@ def choice(runs: Iterable[Run], arm: str) -> dict[str, float]:
     return best
 
 
+def edges(runs: Sequence[Run], arm: str) -> list[str]:
+    """Where an arm did best at an edge of what was tried for it."""
+    tried = [run.knobs for run in runs if run.arm == arm and run.tuning]
+    return [f"{arm} did best with {edge}" for edge in at_edges(choice(runs, arm), tried)]
+
+
 def report(study: Study, title: str) -> str:
     """Write tables, numbers and the figure of what is finished; the tables are also returned."""
     runs = list(study.results().values())
@@ -255,9 +262,13 @@ def report(study: Study, title: str) -> str:
     found = savings.summary({arm: np.array(c) for arm, c in arms.items() if c})
     diverged = [run.label for run in runs if run.diverged]
     tuned = {arm: any(run.tuning and run.arm == arm for run in runs) for arm in GRIDS}
+    at_edges = [told for arm in GRIDS for told in edges(runs, arm)]
     said = {"epochs": epochs, "rounds": study.rounds, "knobs": knobs, "tuned": tuned}
-    write(study.out / "table.json", json.dumps({**said, "diverged": diverged, **found}, indent=1))
+    said |= {"edges": at_edges, "diverged": diverged}
+    write(study.out / "table.json", json.dumps({**said, **found}, indent=1))
     text = savings.markdown(found, knobs)
+    if at_edges:
+        text += "\n\nNot tuned to the end: " + "; ".join(at_edges) + "."
     write(study.out / "table.md", text + "\n")
     try:
         savings.draw(found, title, study.out / "auc")

@@ -37,7 +37,8 @@ from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg
 from hubless.study.grid import Cell, Grid, Rows
 from hubless.study.results import Watch, write
-from hubless.study.settings import Settings
+from hubless.study.settings import RATES, TRIED, Settings
+from hubless.study.tuning import at_edges
 from hubless.train.language import Size, masked_lm
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -52,10 +53,14 @@ class Study:
     settings: Settings
     prepared: Path
     engine: Local
+    tuning: bool = False
+    """Everything a month earlier, so that nothing is chosen by the month that is the test."""
 
     def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
         settings = self.settings
         timeline, vocabulary = _opened(self.prepared)
+        if self.tuning:
+            timeline = timeline.between(timeline.start, timeline.stop - 1)
         timeline = sets_of(timeline, settings)[int(cell["set"])]
         windows = periods(timeline, cell["horizon"])
         test = timeline.test
@@ -98,6 +103,57 @@ class Study:
             engine=self.engine,
             callbacks=[Checkpoint(folder, every=settings.save_every)],
         )
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How a choice of rates is tried: on the first selector and set, tested on an earlier month."""
+
+    study: Study
+
+    def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
+        settings, algorithm = self.study.settings, cell["algorithm"]
+        rates = {name: float(cell[name]) for name in RATES[algorithm]}
+        tried = {**settings.rates, algorithm: {**settings.rates[algorithm], **rates}}
+        study = replace(self.study, settings=replace(settings, rates=tried), tuning=True)
+        where = {"selector": settings.selectors[0], "horizon": settings.tuned_on, "set": "0"}
+        return study({"algorithm": algorithm, **where}, folder, deadline)
+
+
+def tune(study: Study, out: Path, deadline: float, workers: int) -> bool:
+    """Try all rates of each algorithm, and print which to go on with; False if time was up."""
+    done, settings = True, study.settings
+    chosen: list[str] = []
+    for algorithm in settings.algorithms:
+        knobs = {name: settings.tried.get(name, TRIED[name]) for name in RATES[algorithm]}
+        axes = {name: [f"{value:g}" for value in values] for name, values in knobs.items()}
+        grid = Grid({"algorithm": [algorithm], **axes}, out / "tuning" / algorithm)
+        done = grid.complete(Trial(study), deadline=deadline, workers=workers) and done
+        tried = [
+            (_perplexity(record["rows"]), {name: float(record["cell"][name]) for name in knobs})
+            for record in grid.finished().values()
+        ]
+        tried.sort(key=lambda pair: pair[0])
+        for perplexity, rates in tried:
+            told = ", ".join(f"{name} {value:g}" for name, value in rates.items())
+            print(f"{algorithm} {told}: perplexity {perplexity:.4g}")
+        if not tried:
+            continue
+        best = tried[0][1]
+        for edge in at_edges(best, [rates for _, rates in tried]):
+            print(f"{algorithm} did best with {edge}: more may be gained beyond")
+        every = {**settings.rates[algorithm], **best}.items()
+        inner = ", ".join(f"{name} = {value:g}" for name, value in every)
+        chosen.append(f"{algorithm} = {{ {inner} }}")
+    if chosen:
+        print(f"rates = {{ {', '.join(chosen)} }}")
+    return done
+
+
+def _perplexity(rows: Rows) -> float:
+    """Of the whole test set after the last period; of a model that diverged it has no bound."""
+    whole = [row for row in rows if row["decile"] is None]
+    return float(whole[-1].get("perplexity", math.inf))
 
 
 def measured(period: int, outcome: Outcome) -> list[dict[str, Any]]:
@@ -205,6 +261,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--lanes", type=int, help="clients side by side; measured where not given")
     add("--device", default="auto")
     add("--minutes", type=float, default=math.inf, help="stop after so long, with all saved")
+    add("--tune", action="store_true", help="only try rates, and say which did best")
     add("--table", action="store_true", help="only draw what there is")
     asked = parser.parse_args(arguments)
     deadline, done = time.monotonic() + 60 * asked.minutes, True
@@ -223,6 +280,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if asked.workers > 1:
                 engine = replace(engine, processes=1)
             study = Study(settings, prepared, engine)
+            if asked.tune:
+                return 0 if tune(study, asked.out, deadline, asked.workers) else 3
             done = grid.complete(study, deadline=deadline, workers=asked.workers)
         draw(grid, settings, prepared)
     except (HublessError, KeyboardInterrupt) as error:

@@ -18,6 +18,7 @@ RATES: Mapping[str, Mapping[str, float]] = {
     "fedavg": {"client": 0.1},
     "fedopt": {"client": 0.1, "server": 0.01},
 }
+TRIED: Mapping[str, Sequence[float]] = {"client": (0.1, 0.3, 1.0), "server": (0.001, 0.003, 0.01)}
 _SECTIONS = {
     "data": (
         "source",
@@ -42,6 +43,7 @@ _SECTIONS = {
         "seed",
         "save_every",
     ),
+    "tune": ("tuned_on", "tried"),
 }
 
 
@@ -52,7 +54,7 @@ class Settings:
     `source` is fleet (made up: so many `clients` and `months`, with `utterances` on average and at
     `most` for a client), chat, git (with a `file`), or gitlog (with the `file` a clone). `window`
     bounds the months. `rounds` are those of a horizon, divided among its segments; `carry` takes
-    the server optimizer's state from one to the next.
+    the server optimizer's state from one to the next. Tuning tries rates on the horizon `tuned_on`.
     """
 
     title: str = "Who trains, and when"
@@ -79,6 +81,8 @@ class Settings:
     rates: Mapping[str, Mapping[str, float]] = field(default_factory=lambda: RATES)
     seed: int = 0
     save_every: int = 10
+    tuned_on: str = "3"
+    tried: Mapping[str, Sequence[float]] = field(default_factory=lambda: TRIED)
 
     def __post_init__(self) -> None:
         for algorithm in self.algorithms:
@@ -86,6 +90,9 @@ class Settings:
                 raise DataError(f"there is no algorithm {algorithm!r}: there are {sorted(RATES)}")
             if missing := RATES[algorithm].keys() - self.rates.get(algorithm, {}).keys():
                 raise DataError(f"rates.{algorithm} lacks {', '.join(sorted(missing))}")
+        for knob, values in self.tried.items():
+            if knob not in TRIED or not values:
+                raise DataError(f"tried has {knob!r}: rates are tried for {', '.join(TRIED)}")
         for selector in self.selectors:
             named(selector)
         if isinstance(self.model, str) and self.model not in SIZES:
