@@ -115,9 +115,9 @@ def test_whole_clients_of_more_examples_than_a_chunk_take_one_step() -> None:
 def test_a_cohort_of_nobody_with_data_is_nothing() -> None:
     job = _job(RECIPES["sgd"])
     for lanes in (0, 1, 3):
-        outcome = trained(job, [2, 7], lanes)
-        assert furthest(outcome.total, torch.zeros(job.layout.size)) == 0
-        assert outcome.losses.tolist() == [0, 0]
+        learned = trained(job, [2, 7], lanes)
+        assert furthest(learned.total, torch.zeros(job.layout.size)) == 0
+        assert learned.losses.tolist() == [0, 0]
 
 
 @pytest.mark.parametrize("lanes", [0, 3])
@@ -329,8 +329,8 @@ def test_compiled_lanes_come_to_the_same(recipe: str) -> None:
 
 def test_a_compiled_engine_without_anybody_to_train_compiles_nothing() -> None:
     """A worker may have nobody to train in a round."""
-    outcome = trained(_job(RECIPES["sgd"]), [], 1, compiled=True)
-    assert outcome.losses.shape == (0,)
+    learned = trained(_job(RECIPES["sgd"]), [], 1, compiled=True)
+    assert learned.losses.shape == (0,)
 
 
 @pytest.mark.parametrize("each", [False, True])
@@ -341,11 +341,11 @@ def test_long_clients_on_few_lanes_come_to_the_same(each: bool) -> None:
     runner = executor(job)
     runner.adopt(Plan(8))
     start = job.layout.flatten(job.task.module)
-    outcome = runner.run(start, cohort_of(everybody, population), each=each)
+    learned = runner.run(start, cohort_of(everybody, population), each=each)
     alone = trained(job, everybody, 0, each=each)
-    assert furthest(outcome.losses, alone.losses) < 1e-3
+    assert furthest(learned.losses, alone.losses) < 1e-3
     if each:
-        assert furthest(outcome.each, alone.each) < 1e-5
+        assert furthest(learned.each, alone.each) < 1e-5
     else:
-        assert furthest(outcome.total, alone.total) < 1e-5
+        assert furthest(learned.total, alone.total) < 1e-5
     assert sorted(runner._running._of) == [2, 8]  # type: ignore[union-attr]

@@ -73,9 +73,9 @@ def test_it_is_the_loop_one_would_write_by_hand(name: str) -> None:
     job = work(Task(mlp()), people(), recipe)
     clients = [0, 1, 3, 6, 9]
     total, losses = _by_hand(job, clients, theirs)
-    outcome = trained(job, clients, 0)
-    assert furthest(outcome.total, total) < 1e-5
-    assert outcome.losses.tolist() == pytest.approx(losses, rel=1e-4)
+    learned = trained(job, clients, 0)
+    assert furthest(learned.total, total) < 1e-5
+    assert learned.losses.tolist() == pytest.approx(losses, rel=1e-4)
 
 
 @pytest.mark.parametrize("lanes", [0, 3])
@@ -95,9 +95,9 @@ def test_fedprox_stays_closer_to_where_it_began_the_larger_mu_is() -> None:
     for mu in (0.0, 0.5, 2.0):
         job = work(Task(mlp()), people(), Recipe(SGD(0.2), batch=2, epochs=5, proximal=mu))
         start = job.layout.flatten(job.task.module)
-        outcome = trained(job, [3, 6], 0)
-        assert outcome.total is not None
-        moved.append(float((outcome.total - start).norm()))
+        learned = trained(job, [3, 6], 0)
+        assert learned.total is not None
+        moved.append(float((learned.total - start).norm()))
     assert moved[0] > moved[1] > moved[2] > 0
 
 
@@ -116,14 +116,14 @@ def test_running_statistics_are_averaged_like_params() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
     job = work(Task(module), people((8, 4, 12)), Recipe(SGD(0.1), batch=4))
-    outcome = trained(job, [0, 1, 2], 0)
+    learned = trained(job, [0, 1, 2], 0)
     each = trained(job, [0, 1, 2], 0, each=True).each
-    assert outcome.total is not None
+    assert learned.total is not None
     assert each is not None
-    named = job.layout.named(outcome.total)
+    named = job.layout.named(learned.total)
     assert named["1.running_mean"].abs().max() > 1e-3
     weights = torch.tensor([8, 4, 12]) / 24
-    assert furthest(weights @ each, outcome.total) < 1e-6
+    assert furthest(weights @ each, learned.total) < 1e-6
 
 
 def test_a_failing_client_is_named_and_its_error_kept_with_its_traceback() -> None:

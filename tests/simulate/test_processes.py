@@ -19,7 +19,7 @@ from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine import Local, Plan
 from hubless.simulate.processes import Processes, merge, split
 from hubless.simulate.simulation import Simulation
-from hubless.simulate.work import Cohort, Outcome, Work
+from hubless.simulate.work import Cohort, Learned, Work
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedmedian import FedMedian
 from hubless.train.losses import cross_entropy
@@ -80,12 +80,12 @@ def test_however_many_processes_the_result_is_the_same(
     alone = trained(job, EVERYBODY, 0, each=each)
     with _running(job, processes, lanes) as running:
         for _ in range(2):
-            outcome = running.run(start, cohort_of(EVERYBODY, job.population), each=each)
-            assert furthest(outcome.losses, alone.losses) < 1e-4
+            learned = running.run(start, cohort_of(EVERYBODY, job.population), each=each)
+            assert furthest(learned.losses, alone.losses) < 1e-4
             if each:
-                assert furthest(outcome.each, alone.each) < 1e-6
+                assert furthest(learned.each, alone.each) < 1e-6
             else:
-                assert furthest(outcome.total, alone.total) < 1e-6
+                assert furthest(learned.total, alone.total) < 1e-6
 
 
 @pytest.mark.parametrize("strategy", [FedAdam(lr=0.01), FedMedian()], ids=["FedAdam", "FedMedian"])
@@ -104,8 +104,8 @@ def test_more_processes_than_clients_is_no_problem() -> None:
     job = _job()
     start = job.layout.flatten(job.task.module)
     with _running(job, 4) as running:
-        outcome = running.run(start, cohort_of([3], job.population))
-    assert furthest(outcome.total, trained(job, [3], 0).total) < 1e-6
+        learned = running.run(start, cohort_of([3], job.population))
+    assert furthest(learned.total, trained(job, [3], 0).total) < 1e-6
 
 
 def test_a_worker_that_is_killed_while_it_trains_is_replaced_and_its_part_redone(
@@ -183,17 +183,17 @@ def test_the_cohort_is_split_into_parts_of_about_as_many_steps() -> None:
 
 
 def test_parts_are_put_where_they_belong() -> None:
-    outcomes = [
-        Outcome(torch.tensor([1.0]), None, torch.tensor([10.0, 30.0])),
-        Outcome(torch.tensor([2.0]), None, torch.tensor([20.0])),
+    learned = [
+        Learned(torch.tensor([1.0]), None, torch.tensor([10.0, 30.0])),
+        Learned(torch.tensor([2.0]), None, torch.tensor([20.0])),
     ]
-    merged = merge(outcomes, [np.array([0, 2]), np.array([1])], 3)
+    merged = merge(learned, [np.array([0, 2]), np.array([1])], 3)
     assert merged.total is not None
     assert merged.total.tolist() == [3.0]
     assert merged.losses.tolist() == [10, 20, 30]
     kept = [
-        Outcome(None, torch.tensor([[1.0], [3.0]]), torch.zeros(2)),
-        Outcome(None, torch.tensor([[2.0]]), torch.zeros(1)),
+        Learned(None, torch.tensor([[1.0], [3.0]]), torch.zeros(2)),
+        Learned(None, torch.tensor([[2.0]]), torch.zeros(1)),
     ]
     each = merge(kept, [np.array([0, 2]), np.array([1])], 3).each
     assert each is not None

@@ -105,9 +105,9 @@ def test_an_update_s_norm_is_how_far_training_moved() -> None:
     alone = executor(plain).run(start, cohort, each=True).each
     assert alone is not None
     norms = (alone - start).norm(dim=1)
-    for outcome in runs.values():
-        assert outcome.values is not None
-        assert torch.allclose(outcome.values, norms, atol=1e-6)
+    for learned in runs.values():
+        assert learned.values is not None
+        assert torch.allclose(learned.values, norms, atol=1e-6)
     total = executor(plain).run(start, cohort).total
     assert runs[False].total is not None
     assert total is not None

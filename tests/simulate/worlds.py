@@ -19,7 +19,7 @@ from hubless.simulate.engine import Local, LocalExecutor
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
 from hubless.simulate.simulation import Simulation
-from hubless.simulate.work import Cohort, Outcome, Work, to_tensors
+from hubless.simulate.work import Cohort, Learned, Work, to_tensors
 from hubless.train.losses import accuracy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -108,7 +108,7 @@ def cohort_of(clients: Sequence[int], population: Population, round: int = 2) ->
 
 def trained(
     job: Work, clients: Sequence[int], lanes: int, *, each: bool = False, compiled: bool = False
-) -> Outcome:
+) -> Learned:
     """What these clients come to in a round, on so many lanes (0: plainly)."""
     data = to_tensors(job.population, job.task.columns, CPU)
     running: Plain | Lanes

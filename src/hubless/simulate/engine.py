@@ -25,7 +25,7 @@ from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
 from hubless.simulate.tiers import Tiers
 from hubless.simulate.valuing import Running, Valuing
-from hubless.simulate.work import Cohort, Engine, Ints, Outcome, Work, to_tensors
+from hubless.simulate.work import Cohort, Engine, Ints, Learned, Work, to_tensors
 from hubless.train.factored import factorable
 
 logger = logging.getLogger("hubless")
@@ -111,7 +111,7 @@ class LocalExecutor:
         """Run like this from now on."""
         self.plan, self._running = plan, None
 
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         if self._running is None:
             self._running = self.build(self.plan)
         if self._valuing is None:

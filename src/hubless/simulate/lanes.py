@@ -21,7 +21,7 @@ from hubless.rng import keys
 from hubless.simulate.graphs import capture
 from hubless.simulate.local import descend, lane_gradient, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
-from hubless.simulate.work import Cohort, Ints, Outcome, Work
+from hubless.simulate.work import Cohort, Ints, Learned, Work
 from hubless.train.factored import FactoredLinear, Factors, factored
 from hubless.train.layout import Place
 from hubless.train.optimizers import Slots, per_lane
@@ -95,7 +95,7 @@ class Lanes:
             for name in factored(module, work.task, work.recipe, steps, batch)
         ]
 
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
         work = self.work
         schedule = lay_out(
@@ -107,7 +107,7 @@ class Lanes:
             self._lr.fill_(work.recipe.lr(cohort.round))
             return self._follow(schedule, cohort, each)
 
-    def _follow(self, schedule: Schedule, cohort: Cohort, each: bool) -> Outcome:
+    def _follow(self, schedule: Schedule, cohort: Cohort, each: bool) -> Learned:
         layout, clients = self.work.layout, len(cohort.clients)
         rows, shares, step = (
             torch.from_numpy(a).to(self.device, non_blocking=True)
@@ -147,9 +147,9 @@ class Lanes:
         constants = slice(layout.trained[-1].stop, None)
         total[constants] = self._global[constants] * float(cohort.weights.sum())
         if kept is None:
-            return Outcome(total, None, losses[:-1])
+            return Learned(total, None, losses[:-1])
         kept[:, constants] = self._global[constants]
-        return Outcome(None, kept[:-1], losses[:-1])
+        return Learned(None, kept[:-1], losses[:-1])
 
     def _begin(self, begins: Any, idle: Any) -> None:
         """Start lanes from the global params."""

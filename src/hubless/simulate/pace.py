@@ -147,11 +147,11 @@ class Synchronous:
         strategy, engine = simulation.strategy, simulation.engine
         cohort = Cohort(simulation.round, clients, weights)
         reducer = strategy.reducer
-        outcome = engine.run(simulation.flat, cohort, each=not reducer.streaming)
-        reduced = outcome.total
+        learned = engine.run(simulation.flat, cohort, each=not reducer.streaming)
+        reduced = learned.total
         if reduced is None:
             # asked for one by one, they are there
-            each = cast(Tensor, outcome.each)
+            each = cast(Tensor, learned.each)
             total: Any = None
             for params, weight in zip(each, weights.tolist(), strict=True):
                 total = reducer.add(total, params, weight)
@@ -160,7 +160,7 @@ class Synchronous:
             # weights are an estimate of shares, and what they leave over stays where it is
             reduced = reduced + rest * simulation.flat
         simulation.arrive(reduced)
-        return outcome.losses, outcome.values
+        return learned.losses, learned.values
 
     def mark(self) -> tuple[Any, ...]:
         """Nothing to come back to."""
@@ -258,12 +258,12 @@ class Asynchronous:
         even = np.full(len(clients), 1 / len(clients))
         # a client may be asked twice for one version: not to do the very same again
         cohort = Cohort(simulation.round, clients, even, draw=self._asked)
-        outcome = simulation.engine.run(simulation.flat, cohort, each=True)
-        each = cast(Tensor, outcome.each)
+        learned = simulation.engine.run(simulation.flat, cohort, each=True)
+        each = cast(Tensor, learned.each)
         if self.pace.adding == "deltas":
             each = each - simulation.flat
-        values = torch.zeros(len(each)) if outcome.values is None else outcome.values
-        for place, *found in zip(self._fresh, each, outcome.losses, values, strict=True):
+        values = torch.zeros(len(each)) if learned.values is None else learned.values
+        for place, *found in zip(self._fresh, each, learned.losses, values, strict=True):
             self._learned[place] = cast("tuple[Tensor, Tensor, Tensor]", tuple(found))
         self._fresh = []
 

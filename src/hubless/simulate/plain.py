@@ -12,7 +12,7 @@ from hubless.errors import ClientFailed
 from hubless.rng import keys
 from hubless.simulate.local import autocast, descend, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
-from hubless.simulate.work import Cohort, Outcome, Work
+from hubless.simulate.work import Cohort, Learned, Work
 from hubless.train.optimizers import Slots
 
 
@@ -28,7 +28,7 @@ class Plain:
         self._global = torch.zeros(work.layout.size, device=device)
         self._anchors = work.layout.views(self._global)
 
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
         work, layout, clients = self.work, self.work.layout, len(cohort.clients)
         self._global.copy_(params)
@@ -60,7 +60,7 @@ class Plain:
                         torch._foreach_add_(totals, self._arrays, alpha=float(cohort.weights[i]))
                     else:
                         torch._foreach_copy_(layout.views(kept[i]), self._arrays)
-        return Outcome(None if each else total, kept, losses)
+        return Learned(None if each else total, kept, losses)
 
     def _train(self, schedule: Schedule, start: int, stop: int, lr: Tensor) -> Tensor:
         """One client's steps, from the global params."""

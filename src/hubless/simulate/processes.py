@@ -23,7 +23,7 @@ from torch import Tensor
 from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine import LocalExecutor
 from hubless.simulate.schedule import deal
-from hubless.simulate.work import Cohort, Ints, Outcome, Work
+from hubless.simulate.work import Cohort, Ints, Learned, Work
 
 _MOST_DEATHS = 3
 
@@ -38,7 +38,7 @@ class Processes:
         self._params = _shared(size)
         self._workers = [_Worker(executor, self._params, size) for _ in range(processes - 1)]
 
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params, each process its share of the steps."""
         self._params.copy_(params)
         alone = self.executor.plan.lanes == 0
@@ -46,12 +46,12 @@ class Processes:
         shares = [cohort.part(part) for part in parts]
         for worker, share in zip(self._workers, shares[1:], strict=True):
             worker.send(share, each)
-        outcomes = [self.executor.run(self._params, shares[0], each=each)]
-        outcomes += [
+        learned = [self.executor.run(self._params, shares[0], each=each)]
+        learned += [
             worker.receive(share, each)
             for worker, share in zip(self._workers, shares[1:], strict=True)
         ]
-        return merge(outcomes, parts, len(cohort.clients))
+        return merge(learned, parts, len(cohort.clients))
 
     def describe(self) -> Mapping[str, Any]:
         return {**self.executor.describe(), "processes": self.processes}
@@ -78,7 +78,7 @@ class _Worker:
         except OSError:
             self._again(share, each)
 
-    def receive(self, share: Cohort, each: bool) -> Outcome:
+    def receive(self, share: Cohort, each: bool) -> Learned:
         while True:
             try:
                 answer = self._pipe.recv()
@@ -88,7 +88,7 @@ class _Worker:
             if isinstance(answer, _Failure):
                 raise answer.error
             losses, kept, values = answer
-            return Outcome(
+            return Learned(
                 None if each else self._total.clone(),
                 None if kept is None else torch.from_numpy(kept),
                 torch.from_numpy(losses),
@@ -140,12 +140,12 @@ class _Worker:
             except (EOFError, OSError):
                 return
             try:
-                outcome = self._executor.run(self._params, share, each=each)
-                if outcome.total is not None:
-                    self._total.copy_(outcome.total)
-                kept = None if outcome.each is None else outcome.each.numpy()
-                values = None if outcome.values is None else outcome.values.numpy()
-                pipe.send((outcome.losses.numpy(), kept, values))
+                learned = self._executor.run(self._params, share, each=each)
+                if learned.total is not None:
+                    self._total.copy_(learned.total)
+                kept = None if learned.each is None else learned.each.numpy()
+                values = None if learned.values is None else learned.values.numpy()
+                pipe.send((learned.losses.numpy(), kept, values))
             except Exception as error:
                 pipe.send(_Failure(error, share.round + 1))
 
@@ -173,24 +173,24 @@ def split(work: Work, clients: Ints, parts: int, *, alone: bool = False) -> list
     return [np.flatnonzero(part == i) for i in range(parts)]
 
 
-def merge(outcomes: list[Outcome], parts: list[Ints], clients: int) -> Outcome:
-    """Partial outcomes as one: sums added, and what is per client put where it belongs."""
+def merge(every: list[Learned], parts: list[Ints], clients: int) -> Learned:
+    """What each share learned as one: sums added, and what is per client put where it belongs."""
     losses = torch.zeros(clients)
     each = values = None
-    for outcome, part in zip(outcomes, parts, strict=True):
+    for learned, part in zip(every, parts, strict=True):
         where = torch.from_numpy(part)
-        losses[where] = outcome.losses.cpu()
-        if outcome.each is not None:
-            each = torch.zeros(clients, outcome.each.shape[1]) if each is None else each
-            each[where] = outcome.each.cpu()
-        if outcome.values is not None:
+        losses[where] = learned.losses.cpu()
+        if learned.each is not None:
+            each = torch.zeros(clients, learned.each.shape[1]) if each is None else each
+            each[where] = learned.each.cpu()
+        if learned.values is not None:
             values = torch.zeros(clients) if values is None else values
-            values[where] = outcome.values.cpu()
-    total = outcomes[0].total
-    for outcome in outcomes[1:]:
-        if total is not None and outcome.total is not None:
-            total.add_(outcome.total)
-    return Outcome(total, each, losses, values)
+            values[where] = learned.values.cpu()
+    total = every[0].total
+    for learned in every[1:]:
+        if total is not None and learned.total is not None:
+            total.add_(learned.total)
+    return Learned(total, each, losses, values)
 
 
 def _shared(size: int) -> Tensor:

@@ -17,7 +17,7 @@ from torch import Tensor
 from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine import Local, LocalExecutor, Plan
 from hubless.simulate.processes import merge, split
-from hubless.simulate.work import Cohort, Engine, Outcome, Work
+from hubless.simulate.work import Cohort, Engine, Learned, Work
 
 logger = logging.getLogger("hubless")
 _MOST_DEATHS = 3
@@ -73,7 +73,7 @@ class RayEngine:
         self.plan: Plan = ray.get(self._workers[0].choose.remote(local, share, rounds))
         self._deaths = 0
 
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params, each worker its share of the steps."""
         shared = self._ray.put(params.cpu().numpy())
         alone = self.plan.lanes == 0
@@ -83,12 +83,12 @@ class RayEngine:
             worker.run.remote(shared, self.plan, share, each)
             for worker, share in zip(self._workers, shares, strict=True)
         ]
-        outcomes = []
+        learned = []
         for i, (answer, share) in enumerate(zip(asked, shares, strict=True)):
-            outcomes.append(self._receive(i, answer, shared, share, each))
-        return merge(outcomes, parts, len(cohort.clients))
+            learned.append(self._receive(i, answer, shared, share, each))
+        return merge(learned, parts, len(cohort.clients))
 
-    def _receive(self, i: int, answer: Any, shared: Any, share: Cohort, each: bool) -> Outcome:
+    def _receive(self, i: int, answer: Any, shared: Any, share: Cohort, each: bool) -> Learned:
         exceptions = self._ray.exceptions
         while True:
             try:
@@ -111,7 +111,7 @@ class RayEngine:
             total, kept, losses, values = (
                 None if array is None else torch.tensor(array) for array in arrays
             )
-            return Outcome(total, kept, cast(Tensor, losses), values)
+            return Learned(total, kept, cast(Tensor, losses), values)
 
     def describe(self) -> Mapping[str, Any]:
         return {**asdict(self.plan), "workers": len(self._workers), "device": "ray"}
@@ -141,6 +141,6 @@ class _Worker:
         if plan != self._executor.plan:
             self._executor.adopt(plan)
         start = torch.tensor(params, device=self._executor.device)
-        outcome = self._executor.run(start, share, each=each)
-        arrays = (outcome.total, outcome.each, outcome.losses, outcome.values)
+        learned = self._executor.run(start, share, each=each)
+        arrays = (learned.total, learned.each, learned.losses, learned.values)
         return tuple(None if array is None else array.cpu().numpy() for array in arrays)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.schedule import ticks_of, tiers
-from hubless.simulate.work import Cohort, Outcome, Work
+from hubless.simulate.work import Cohort, Learned, Work
 
 
 class Tiers:
@@ -22,7 +22,7 @@ class Tiers:
         self.work, self.data, self.device, self.lanes = work, data, device, lanes
         self._of: dict[int, Lanes] = {}
 
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
         offsets = self.work.population.offsets
         sizes = offsets[cohort.clients + 1] - offsets[cohort.clients]
@@ -33,18 +33,18 @@ class Tiers:
         kept: Tensor | None = None
         total: Tensor | None = None
         for lanes, part in groups:
-            outcome = self._on(lanes).run(params, cohort.part(part), each=each)
+            learned = self._on(lanes).run(params, cohort.part(part), each=each)
             where = torch.from_numpy(part).to(self.device)
-            losses[where] = outcome.losses
+            losses[where] = learned.losses
             if each:
-                found = cast(Tensor, outcome.each)
+                found = cast(Tensor, learned.each)
                 if kept is None:
                     kept = found.new_zeros(len(cohort.clients), found.shape[1])
                 kept[where] = found
             else:
-                summed = cast(Tensor, outcome.total)
+                summed = cast(Tensor, learned.total)
                 total = summed if total is None else total + summed
-        return Outcome(total, kept, losses)
+        return Learned(total, kept, losses)
 
     def _on(self, lanes: int) -> Lanes:
         if lanes not in self._of:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from hubless.data.index import ranges
 from hubless.simulate.evaluate import Forward
-from hubless.simulate.work import Cohort, Ints, Outcome, Work
+from hubless.simulate.work import Cohort, Ints, Learned, Work
 from hubless.train.task import Batch
 from hubless.train.values import GradientNorm, UpdateNorm, ValueOfLosses
 
@@ -22,7 +22,7 @@ _LOSS = "the loss itself"
 class Running(Protocol):
     """What trains a cohort: lanes, or one client after another."""
 
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train every client of the cohort from these params."""
         ...
 
@@ -34,7 +34,7 @@ class Valuing:
         self.work, self.data, self.device = work, dict(data), device
         self._forward = Forward(work.task, device, work.recipe)
 
-    def run(self, running: Running, params: Tensor, cohort: Cohort, *, each: bool) -> Outcome:
+    def run(self, running: Running, params: Tensor, cohort: Cohort, *, each: bool) -> Learned:
         """Train a cohort, and value its clients."""
         value = self.work.value
         if isinstance(value, UpdateNorm):
@@ -46,14 +46,14 @@ class Valuing:
             values = self._of_losses(cast(ValueOfLosses, value), params, cohort.clients)
         return replace(running.run(params, cohort, each=each), values=values)
 
-    def _by_update(self, running: Running, params: Tensor, cohort: Cohort, each: bool) -> Outcome:
-        outcome = running.run(params, cohort, each=True)
-        kept = cast(Tensor, outcome.each)
+    def _by_update(self, running: Running, params: Tensor, cohort: Cohort, each: bool) -> Learned:
+        learned = running.run(params, cohort, each=True)
+        kept = cast(Tensor, learned.each)
         norms = torch.linalg.vector_norm(kept - params.to(kept.device), dim=1)
         if each:
-            return replace(outcome, values=norms)
+            return replace(learned, values=norms)
         weights = torch.from_numpy(cohort.weights.astype(np.float32)).to(kept.device)
-        return Outcome(kept.t() @ weights, None, outcome.losses, norms)
+        return Learned(kept.t() @ weights, None, learned.losses, norms)
 
     def _of_losses(self, value: ValueOfLosses, params: Tensor, clients: Ints) -> Tensor:
         task = self.work.task

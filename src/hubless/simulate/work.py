@@ -66,7 +66,7 @@ class Cohort:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Learned:
     """What a cohort's training came to, still on the device.
 
     `total` is the weighted sum of the clients' params; `each` their params one by one, where that
@@ -83,7 +83,7 @@ class Outcome:
 class Engine(Protocol):
     """Trains cohorts. Made by a simulation from the engine it was given."""
 
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Outcome:
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train every client of the cohort from these params."""
         ...
 
