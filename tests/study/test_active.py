@@ -136,6 +136,16 @@ def test_tuning_decides_what_the_other_runs_use(
     assert found["arms"]["uniform"]["repetitions"] == 2
 
 
+def test_savings_are_of_the_same_repetition() -> None:
+    """While a study is under way, arms may have finished different ones."""
+    uniform = {0: [0.5, 0.6], 2: [0.8, 0.9]}
+    found = summary({"uniform": uniform, "active": {2: [0.9, 0.9], 1: [0.5, 0.5]}})
+    alone = summary({"uniform": {2: uniform[2]}, "active": {2: [0.9, 0.9]}})
+    assert found["savings"] == alone["savings"]
+    assert found["savings"]["active"]["of"] == 1
+    assert summary({"uniform": uniform, "active": {1: [0.5, 0.5]}})["savings"] == {}
+
+
 def test_a_choice_at_the_edge_of_what_was_tried_is_told() -> None:
     def run(client: float, server: float, auc: float, arm: str = "uniform") -> Run:
         return Run(arm, {"client": client, "server": server}, 0, True, [auc])
@@ -231,9 +241,32 @@ def test_what_cannot_be_studied_is_explained(
         assert message in capsys.readouterr().err
 
 
+def test_parts_that_pool_do_not_start_each_other_anew(
+    people: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each goes on from its own checkpoint, however their turns come."""
+    parts = [[Run("pooled", {"lr": lr}, 0)] for lr in (0.001, 0.003)]
+    plain = Pool.advance
+    taken: list[int] = []
+
+    def stopped(self: Pool) -> None:
+        taken.append(self.epoch)
+        plain(self)
+        object.__setattr__(study, "deadline", 0.0)
+
+    monkeypatch.setattr(Pool, "advance", stopped)
+    for _ in range(3):
+        for part in parts:
+            study = Study(people, tmp_path, 6, (6, 4, 5))
+            study.complete(part, 3)
+    assert taken == [0, 0, 1, 1, 2, 2]
+    assert len(study.results()) == 2
+    assert not list(tmp_path.glob("pooled-*"))
+
+
 def test_a_folder_keeps_one_study(people: Population, tmp_path: Path) -> None:
     Study(people, tmp_path, cohort=6)
-    with pytest.raises(DataError, match="is of a study with .*'cohort': 6.* this one has .*: 5"):
+    with pytest.raises(DataError, match=r"is of cohort 6, and not of cohort 5"):
         Study(people, tmp_path, cohort=5)
 
 
@@ -406,7 +439,7 @@ def test_the_tables_tell_who_selects_what(people: Population, tmp_path: Path) ->
 
 
 def test_tables_are_made_of_what_there_is() -> None:
-    found = summary({"active": np.array([[0.5, 0.6]])})
+    found = summary({"active": {0: [0.5, 0.6]}})
     text = markdown(found, {"active": {"client": 0.1}})
     assert "| active, by loss | client 0.1 | 0.6000 | 0.6000 |  |  |" in text
     assert "| server selects examples |  |  |" in text
@@ -425,7 +458,8 @@ def test_a_line_that_was_not_finished_does_not_hide_the_next(tmp_path: Path) -> 
 def test_the_figure_is_drawn(tmp_path: Path) -> None:
     pytest.importorskip("altair")
     rng = np.random.default_rng(0)
-    found = summary({arm: 0.5 + rng.random((3, 4)) / 5 for arm in ("uniform", "active", "pooled")})
+    arms = ("uniform", "active", "pooled")
+    found = summary({arm: dict(enumerate(0.5 + rng.random((3, 4)) / 5)) for arm in arms})
     svg, png = draw_figure(found, "git", tmp_path / "auc")
     assert "active, by loss" in svg.read_text()
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -436,4 +470,4 @@ def test_without_altair_the_figure_says_what_it_needs(
 ) -> None:
     monkeypatch.setitem(sys.modules, "altair", None)
     with pytest.raises(DataError, match=r"pip install 'hubless\[report\]'"):
-        draw_figure(summary({"uniform": np.array([[0.5]])}), "git", tmp_path / "auc")
+        draw_figure(summary({"uniform": {0: [0.5]}}), "git", tmp_path / "auc")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import signal
 import subprocess
 import sys
@@ -11,11 +12,14 @@ import tomllib
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import polars
 import pytest
 
+from hubless.data.population import Population
 from hubless.errors import DataError
 from hubless.simulate.engine import Local
+from hubless.study import continual
 from hubless.study.continual import Study, main, prepare
 from hubless.study.grid import Grid
 from hubless.study.settings import Settings
@@ -106,6 +110,69 @@ def test_a_cell_killed_in_the_middle_resumes_to_the_identical_result(tmp_path: P
     assert 0 < finished < 12
     assert main([*common, "--out", str(killed)]) == 0
     assert results(killed) == results(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    ("changed", "where"),
+    [
+        ("rounds = 4", "rounds 3, and not of rounds 4"),
+        ("vocabulary = 160", "data is of vocabulary 150, and not of"),
+        ("cohort = 5", "cohort 6, and not of cohort 5"),
+    ],
+)
+def test_results_of_other_settings_are_not_taken_for_these(
+    tmp_path: Path, changed: str, where: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    grid = 'algorithms = ["fedavg"]\nselectors = ["activity:1"]\nhorizons = ["3"]\nsets = 1'
+    path = written(tmp_path, grid)
+    arguments = [str(path), "--out", str(tmp_path / "out"), "--device", "cpu", "--lanes", "0"]
+    # no baseline is in this grid: there are no figures, and it is finished all the same
+    assert main(arguments) == 0
+    assert "no figures: neither" in capsys.readouterr().err
+    name = changed.partition(" ")[0]
+    path.write_text(re.sub(f"(?m)^{name} = .*", changed, path.read_text()))
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 1 and where in capsys.readouterr().err
+    path.write_text(TINY.format(grid=grid.replace('"activity:1"', '"activity:1", "heavy"')))
+    assert main(arguments) == 0
+
+
+def test_data_that_were_not_prepared_to_the_end_are_prepared_again(tmp_path: Path) -> None:
+    settings, data = Settings.read(written(tmp_path, SMALL)), tmp_path / "out" / "data"
+    prepare(settings, None, data)
+    (data / "span.json").unlink()
+    (data / "messages" / "population.json").unlink()
+    arguments = [str(tmp_path / "study.toml"), "--out", str(tmp_path / "out"), "--prepare"]
+    assert main(arguments) == 0
+    assert Population.open(data / "messages").examples
+
+
+def test_months_without_examples_are_months_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = replace(Settings.read(written(tmp_path, SMALL)), horizons=("3",))
+    people = settings.messages(None)
+    times = people.columns["time"]
+    months = np.unique(times.astype("datetime64[M]"))
+
+    def without(month: np.datetime64) -> Population:
+        kept = times.astype("datetime64[M]") != month
+        owner = np.repeat(np.arange(len(people)), people.sizes)
+        columns = {name: column[kept] for name, column in people.columns.items()}
+        return Population.by(columns, owner[kept])
+
+    monkeypatch.setattr(Settings, "messages", lambda *_: without(months[-2]))
+    whole = replace(settings, window=(str(months[0]), str(months[-1])))
+    with pytest.raises(DataError, match="no client has an example"):
+        prepare(whole, None, tmp_path / "data")
+    monkeypatch.setattr(Settings, "messages", lambda *_: without(months[0]))
+    with pytest.raises(DataError, match="reaches beyond"):
+        prepare(whole, None, tmp_path / "data")
+    monkeypatch.setattr(Settings, "messages", lambda *_: without(months[3]))
+    prepare(replace(whole, window=(str(months[3]), str(months[-1]))), None, tmp_path / "data")
+    timeline, _ = continual._opened(tmp_path / "data")
+    assert (timeline.start, timeline.stop) == (months[3], months[-1])
 
 
 def test_continual_training_goes_on_from_the_segment_before(tmp_path: Path) -> None:

@@ -44,9 +44,12 @@ def study(sets: Sequence[str] = ("0", "1", "2"), selectors: Sequence[str] = ()) 
 
 def novelty(sets: Sequence[str] = ("0", "1", "2")) -> pl.DataFrame:
     rows = []
-    for one, period, decile in product(sets, (2, 3), range(1, 11)):
-        own, new = 0.1 * (period - 1), 0.1 + 0.05 * decile
-        row: dict[str, object] = {"set": one, "period": period, "decile": decile}
+    for one, horizon, period, decile in product(sets, ("3x2", "3x1"), (2, 3), range(1, 11)):
+        # what other segments hold is another matter
+        own = 0.1 * (period - 1) if horizon == "3x2" else 0.0
+        new = 0.1 + 0.05 * decile
+        row: dict[str, object] = {"horizon": horizon, "set": one, "period": period}
+        row["decile"] = decile
         rows.append(row | {"own_share": own, "other_share": 1 - own - new, "new_share": new})
     return pl.DataFrame(rows)
 

@@ -98,7 +98,14 @@ def test_what_is_left_is_told_as_cells_end(
 
 @pytest.mark.parametrize(
     ("axes", "message"),
-    [({"set": []}, "no choice of set"), ({"set": ["0", "0"]}, "a choice of set twice")],
+    [
+        ({"set": []}, "no choice of set"),
+        ({"set": ["0", "0"]}, "a choice of set twice"),
+        (
+            {"selector": ["active:unseen=1", "active:unseen=-1"]},
+            "would both be kept as active_unseen_1",
+        ),
+    ],
 )
 def test_a_grid_without_choices_or_with_one_twice_is_refused(
     axes: dict[str, list[str]], message: str

@@ -99,9 +99,10 @@ def over_sets(
         for name in values
         for kind, summary in (("mean", pl.col(name).mean()), ("std", pl.col(name).std()))
     ]
+    known = pl.any_horizontal(pl.col(values).is_not_null()).sum().cast(pl.UInt32).alias("sets")
     if not by:
-        return results.select(pl.len().alias("sets"), *summaries)
-    return results.group_by(by, maintain_order=True).agg(pl.len().alias("sets"), *summaries)
+        return results.select(known, *summaries)
+    return results.group_by(by, maintain_order=True).agg(known, *summaries)
 
 
 def rcp_over_sets(

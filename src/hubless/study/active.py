@@ -8,6 +8,7 @@ stands in one file of results and is never run again; what was under way goes on
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import shutil
@@ -17,7 +18,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -34,7 +34,7 @@ from hubless.strategy.fedadam import FedAdam
 from hubless.study import savings
 from hubless.study.messages import Scorer, Sizes, held_out, prepared, reading
 from hubless.study.pooled import Model, Pool
-from hubless.study.results import Watch, add_line, lines, write
+from hubless.study.results import Watch, add_line, agree, lines, write
 from hubless.study.tuning import at_edges
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -94,16 +94,10 @@ class Study:
     deadline: float = math.inf
 
     def __post_init__(self) -> None:
-        path, mine = self.out / "settings.json", self._settings()
-        if not path.exists():
-            write(path, json.dumps(mine))
-        elif (kept := json.loads(path.read_text())) != mine:
-            raise DataError(f"{self.out} is of a study with {kept}, and this one has {mine}")
-
-    def _settings(self) -> dict[str, Any]:
         x, clients = self.people.columns["x"], len(self.people)
+        data = {"clients": clients, "messages": len(x), "length": x.shape[1]}
         more = {"cohort": self.cohort, "sizes": list(self.sizes)}
-        return {"clients": clients, "messages": len(x), "length": x.shape[1], **more}
+        agree(self.out / "settings.json", {**data, **more})
 
     @property
     def rounds(self) -> int:
@@ -172,7 +166,9 @@ class Study:
             train, test = held_out(self.people, run.repetition, tuning=run.tuning)
             level = run.knobs.get("level", 1.0)
             models.append(Model(run.label, train, test, run.knobs["lr"], level, run.repetition))
-        folder = self.out / "pooled"
+        # other parts of the study may have others under way
+        which = hashlib.blake2b("".join(run.label for run in runs).encode(), digest_size=6)
+        folder = self.out / f"pooled-{which.hexdigest()}"
         pool = Pool(models, self.sizes, torch.device(self.engine.device), folder)
         while pool.epoch < epochs:
             if (started := time.monotonic()) >= self.deadline:
@@ -185,7 +181,7 @@ class Study:
             print(f"{told}{best}, about {left:.0f} s to go", file=sys.stderr)
         for run, curve in zip(runs, pool.curves, strict=True):
             self._keep([replace(run, curve=curve, diverged=len(curve) < epochs)])
-        shutil.rmtree(folder)
+        shutil.rmtree(folder, ignore_errors=True)
         return True
 
     def _keep(self, runs: Iterable[Run]) -> None:
@@ -257,9 +253,10 @@ def report(study: Study, title: str) -> str:
     epochs = min((len(run.curve) for run in main if not run.diverged), default=0)
     if not epochs:
         return "nothing is finished yet"
-    main.sort(key=lambda run: run.repetition)
-    arms = {arm: [run.padded(epochs) for run in main if run.arm == arm] for arm in GRIDS}
-    found = savings.summary({arm: np.array(c) for arm, c in arms.items() if c})
+    arms = {
+        arm: {run.repetition: run.padded(epochs) for run in main if run.arm == arm} for arm in GRIDS
+    }
+    found = savings.summary({arm: curves for arm, curves in arms.items() if curves})
     diverged = [run.label for run in runs if run.diverged]
     tuned = {arm: any(run.tuning and run.arm == arm for run in runs) for arm in GRIDS}
     at_edges = [told for arm in GRIDS for told in edges(runs, arm)]

@@ -113,8 +113,9 @@ def shares(novelty: polars.DataFrame) -> Rows:
     import polars as pl
 
     names = [f"{kind}_share" for kind in KINDS]
-    _refuse_missing("novelty", novelty, ["set", "decile", *names])
-    each = novelty.filter(pl.col("decile").is_not_null()).group_by("set", "decile")
+    _refuse_missing("novelty", novelty, ["horizon", "set", "decile", *names])
+    segments = novelty.filter(pl.col("decile").is_not_null(), horizon=CONTINUAL)
+    each = segments.group_by("set", "decile")
     means = each.agg(pl.col(names).mean() * 100).drop_nulls()
     rows = over_sets(means, ["decile"], names).sort("decile").rows(named=True)
     return [

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import shutil
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -36,7 +37,7 @@ from hubless.strategy.base import Strategy
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg
 from hubless.study.grid import Cell, Grid, Rows
-from hubless.study.results import Watch, write
+from hubless.study.results import Watch, agree, write
 from hubless.study.settings import RATES, TRIED, Settings
 from hubless.study.tuning import at_edges
 from hubless.train.language import Size, masked_lm
@@ -123,11 +124,12 @@ class Trial:
 def tune(study: Study, out: Path, deadline: float, workers: int) -> bool:
     """Try all rates of each algorithm, and print which to go on with; False if time was up."""
     done, settings = True, study.settings
+    agree(out / "settings.json", settings.about_trials)
     chosen: list[str] = []
     for algorithm in settings.algorithms:
         knobs = {name: settings.tried.get(name, TRIED[name]) for name in RATES[algorithm]}
         axes = {name: [f"{value:g}" for value in values] for name, values in knobs.items()}
-        grid = Grid({"algorithm": [algorithm], **axes}, out / "tuning" / algorithm)
+        grid = Grid({"algorithm": [algorithm], **axes}, out / algorithm)
         done = grid.complete(Trial(study), deadline=deadline, workers=workers) and done
         tried = [
             (_perplexity(record["rows"]), {name: float(record["cell"][name]) for name in knobs})
@@ -204,11 +206,13 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
     """Write everything that cells need: encoded messages, vocabulary, novelty of segments."""
     from hubless.measure.novelty import Novelty
 
+    shutil.rmtree(folder, ignore_errors=True)
     people = settings.messages(data)
     timeline = Timeline.of(people)
     if settings.window is not None:
         timeline = timeline.between(*settings.window)
-    people = timeline.population
+    # who is tested must have something to be tested on, which a month without examples refuses
+    people, _ = timeline.population, timeline.test
     seen = timeline.window(timeline.start, timeline.stop - 1)
     texts: NDArray[Any] = people.columns["text"]
     rows = seen.rows if seen.rows is not None else np.arange(seen.examples)
@@ -225,17 +229,22 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
             for number, window in enumerate(periods(line, horizon)[1:], 2):
                 earlier = line.window(first, first + (number - 1) * months)
                 found = Novelty.between(earlier, window).by_decile()
-                more = {"set": str(place), "period": number}
+                more = {"horizon": horizon, "set": str(place), "period": number}
                 novelty += [{**more, **row} for row in found.to_dicts()]
     write(folder / "novelty.json", json.dumps(novelty))
-    # last: what is there is complete
     replace(people, columns=encoded).packed().save(folder / "messages")
+    span = {"start": str(timeline.start), "stop": str(timeline.stop)}
+    # last: where this is, everything is
+    write(folder / "span.json", json.dumps(span))
 
 
 @lru_cache(maxsize=1)
 def _opened(prepared: Path) -> tuple[Timeline, Vocabulary]:
     people = Population.open(prepared / "messages", mmap=False)
-    return Timeline.of(people), Vocabulary.load(prepared / "vocabulary.json")
+    span = json.loads((prepared / "span.json").read_text())
+    start, stop = (np.datetime64(span[end], "M") for end in ("start", "stop"))
+    timeline = replace(Timeline.of(people), start=start, stop=stop)
+    return timeline, Vocabulary.load(prepared / "vocabulary.json")
 
 
 @lru_cache(maxsize=1)
@@ -268,11 +277,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.read(asked.settings)
         prepared = asked.out / "data"
-        if not (prepared / "messages").exists():
+        if not (prepared / "span.json").exists():
             prepare(settings, asked.data, prepared)
+        agree(prepared / "settings.json", settings.about_data)
         if asked.prepare:
             return 0
         grid = Grid(settings.axes, asked.out)
+        if not asked.tune:
+            agree(asked.out / "settings.json", settings.about_cells)
         if not asked.table:
             engine = Local(device=asked.device)
             if asked.lanes is not None:
@@ -281,7 +293,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 engine = replace(engine, processes=1)
             study = Study(settings, prepared, engine)
             if asked.tune:
-                return 0 if tune(study, asked.out, deadline, asked.workers) else 3
+                return 0 if tune(study, asked.out / "tuning", deadline, asked.workers) else 3
             done = grid.complete(study, deadline=deadline, workers=asked.workers)
         draw(grid, settings, prepared)
     except (HublessError, KeyboardInterrupt) as error:
@@ -306,14 +318,18 @@ def draw(grid: Grid, settings: Settings, prepared: Path) -> None:
     novelty = polars.DataFrame(
         json.loads((prepared / "novelty.json").read_text()), infer_schema_length=None
     )
-    page = figures.draw(
-        results,
-        novelty,
-        grid.out,
-        title=settings.title,
-        settings=settings.told,
-        axes=grid.axes,
-    )
+    try:
+        page = figures.draw(
+            results,
+            novelty,
+            grid.out,
+            title=settings.title,
+            settings=settings.told,
+            axes=grid.axes,
+        )
+    except DataError as error:
+        print(f"no figures: {error}", file=sys.stderr)
+        return
     print(page)
 
 

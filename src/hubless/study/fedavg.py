@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import re
 import sys
 import time
 from bisect import bisect_left
@@ -20,6 +19,7 @@ from fnmatch import fnmatch
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import torch
 from torch import nn
@@ -66,7 +66,7 @@ class Run:
         cell = f"{self.model}-{self.split}-e{self.epochs}-b{self.batch or 'all'}"
         if self.selector == "uniform":
             return cell
-        return f"{cell}-{re.sub('[^A-Za-z0-9.]+', '-', self.selector)}"
+        return f"{cell}-{quote(self.selector, safe='')}"
 
     @property
     def steps(self) -> int:

@@ -55,7 +55,12 @@ def cells(axes: Mapping[str, Sequence[str]]) -> list[Cell]:
             raise DataError(f"the grid has no choice of {name}")
         if len(set(choices)) < len(choices):
             raise DataError(f"the grid has a choice of {name} twice: {', '.join(choices)}")
-    return [dict(zip(axes, chosen, strict=True)) for chosen in product(*axes.values())]
+    found: list[Cell] = [dict(zip(axes, chosen, strict=True)) for chosen in product(*axes.values())]
+    labels: dict[str, Cell] = {}
+    for cell in found:
+        if (other := labels.setdefault(label(cell), cell)) is not cell:
+            raise DataError(f"{dict(other)} and {dict(cell)} would both be kept as {label(cell)}")
+    return found
 
 
 def label(cell: Cell) -> str:

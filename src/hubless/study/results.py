@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hubless.errors import DataError
 from hubless.simulate.callbacks import Row
 from hubless.simulate.simulation import Simulation
 
@@ -49,6 +50,20 @@ def write(path: Path, text: str) -> None:
     staged = path.with_suffix(f".{os.getpid()}.part")
     staged.write_text(text, encoding="utf-8")
     staged.replace(path)
+
+
+def agree(path: Path, settings: Mapping[str, Any]) -> None:
+    """Write down what the results beside a file are of, or refuse settings that differ from it."""
+    mine = json.loads(json.dumps(settings))
+    if not path.exists():
+        write(path, json.dumps(mine, indent=1))
+        return
+    kept = json.loads(path.read_text(encoding="utf-8"))
+    names = [name for name in {**kept, **mine} if kept.get(name) != mine.get(name)]
+    if names:
+        there = ", ".join(f"{name} {kept.get(name)}" for name in names)
+        here = ", ".join(f"{name} {mine.get(name)}" for name in names)
+        raise DataError(f"what is in {path.parent} is of {there}, and not of {here}")
 
 
 def add_line(path: Path, record: Mapping[str, Any]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from hubless.errors import DataError
 
-Curves = Mapping[str, NDArray[np.float64]]
 """For every arm of a study, the AUC by repetition and epoch."""
 
 CHANCE = 0.5
@@ -80,8 +79,9 @@ def summed_up(values: NDArray[np.float64]) -> dict[str, float | None]:
     return {"mean": float(values.mean()), "error": None if spread is None else float(spread)}
 
 
-def summary(curves: Curves) -> dict[str, Any]:
-    """Everything that tables and figure show."""
+def summary(runs: Mapping[str, Mapping[int, Sequence[float]]]) -> dict[str, Any]:
+    """Everything that tables and figure show, from the curve of each arm's repetitions."""
+    curves = {arm: np.array([of[r] for r in sorted(of)]) for arm, of in runs.items()}
     arms = {
         arm: {
             "repetitions": len(values),
@@ -91,11 +91,12 @@ def summary(curves: Curves) -> dict[str, Any]:
         }
         for arm, values in curves.items()
     }
-    others = [arm for arm in curves if arm in _TITLES and arm != "uniform"]
-    savings = {}
-    for arm in others if "uniform" in curves else ():
-        both = min(len(curves["uniform"]), len(curves[arm]))
-        savings[arm] = saving(curves["uniform"][:both], curves[arm][:both])
+    uniform, savings = runs.get("uniform", {}), {}
+    for arm in (arm for arm in runs if arm in _TITLES and arm != "uniform"):
+        # a repetition is of the same messages for all arms
+        if both := sorted(uniform.keys() & runs[arm].keys()):
+            pair = (np.array([of[r] for r in both]) for of in (uniform, runs[arm]))
+            savings[arm] = saving(*pair)
     return {"arms": arms, "savings": savings}
 
 

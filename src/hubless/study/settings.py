@@ -46,6 +46,8 @@ _SECTIONS = {
     "tune": ("tuned_on", "tried"),
 }
 
+_NOT_OF_A_CELL = ("algorithms", "selectors", "horizons", "sets", "save_every", *_SECTIONS["tune"])
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -135,6 +137,26 @@ class Settings:
             "horizon": self.horizons,
             "set": [str(place) for place in range(self.sets)],
         }
+
+    @property
+    def about_data(self) -> dict[str, str]:
+        """What prepared data depend on."""
+        return {name: self.told[name] for name in (*_SECTIONS["data"], "share", "seed")}
+
+    @property
+    def about_cells(self) -> dict[str, str]:
+        """What a cell's result depends on besides the cell; more cells may come at any time."""
+        return {name: told for name, told in self.told.items() if name not in _NOT_OF_A_CELL}
+
+    @property
+    def about_trials(self) -> dict[str, str]:
+        """What a trial of rates depends on, besides those it tries."""
+        fixed = {
+            algorithm: {name: rate for name, rate in rates.items() if name not in TRIED}
+            for algorithm, rates in self.rates.items()
+        }
+        where = {"selector": self.selectors[0], "tuned_on": self.tuned_on}
+        return {**self.about_cells, "rates": str(fixed), **where}
 
     @property
     def told(self) -> dict[str, str]:
