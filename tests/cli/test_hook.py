@@ -115,11 +115,34 @@ def test_other_optimizers_are_said_once_and_left_alone(federation: Federation) -
     with after_steps(FirstOptimizer(federation, every=1, say=said.append)):
         step(mine)
         step(other, 5)
-        # another one over the same params trains nothing else
-        step(torch.optim.Adam(first.parameters()))
     assert federation.sequence == 0
     assert len(said) == 2
     assert "another optimizer (Adam)" in said[1]
+
+
+def test_an_optimizer_made_anew_for_the_same_model_goes_on_sharing(federation: Federation) -> None:
+    said: list[str] = []
+    model = nn.Linear(2, 1)
+    hook = FirstOptimizer(federation, every=4, say=said.append)
+    with after_steps(hook):
+        step(torch.optim.SGD(model.parameters(), lr=0.1), 4)
+        assert federation.sequence == 1
+        step(torch.optim.Adam(model.parameters()), 5)
+        # such as for the last layers alone
+        step(torch.optim.SGD([model.bias], lr=0.1))
+    assert (hook.steps, federation.sequence) == (10, 2)
+    hook.finish()
+    assert federation.sequence == 3
+    assert len(said) == 1
+
+
+def test_the_one_step_of_a_short_script_is_shared_at_its_end(federation: Federation) -> None:
+    model = nn.Linear(2, 1)
+    hook = FirstOptimizer(federation, every=4)
+    with after_steps(hook):
+        step(torch.optim.SGD(model.parameters(), lr=0.1))
+    hook.finish()
+    assert (hook.steps, federation.sequence) == (1, 1)
 
 
 def test_an_error_is_raised_once_and_then_the_script_goes_on_alone(

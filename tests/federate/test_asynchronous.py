@@ -256,3 +256,50 @@ def test_a_write_of_a_former_life_that_lands_late_is_never_taken_for_news() -> N
         store.put(zombie, parts)
         again.step(params(3.0, 10), examples=1)
         assert newest(parse_updates(store.list("updates/")))["a"].incarnation == again.incarnation
+
+
+def test_a_process_that_takes_one_step_draws_its_participation_anew_each_time() -> None:
+    said: list[events.Event] = []
+    store = MemoryStore()
+    for _ in range(40):
+        with hubless.join(store, "a", participation=0.5, on_event=said.append) as a:
+            a.step(params(1.0, 10), examples=1)
+    assert 10 <= len([e for e in said if isinstance(e, events.Pushed)]) <= 30
+
+
+def test_the_first_params_are_held_against_the_federations_own_limit() -> None:
+    store = MemoryStore()
+    large = {"variance": np.full(8, 1e10)}
+    hubless.join(store, "a", model=large, limit=1e12)
+    b = hubless.join(store, "b", limit=1e12)
+    assert np.array_equal(b.pull({"variance": np.zeros(8)})["variance"], large["variance"])
+
+
+class Outrun(MemoryStore):
+    """A store in which a peer shares, twice, before anybody gets through what it shared."""
+
+    peer: hubless.Federation | None = None
+
+    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
+        peer, self.peer = self.peer, None
+        if peer is not None and key.startswith("updates/a="):
+            for value in (1.0, 3.0):
+                peer.step(params(value), examples=1)
+        self.peer = peer
+        return super().read(key, start, stop, into)
+
+
+def test_a_peer_that_cannot_be_read_fast_enough_is_named_and_tried_again() -> None:
+    store = Outrun()
+    said: list[events.Event] = []
+    with hubless.join(store, "a") as a, hubless.join(store, "b", on_event=said.append) as b:
+        a.step(params(1.0), examples=1)
+        store.peer = a
+        mine = params(5.0)
+        assert b.step(mine, examples=1) is mine
+        (missed,) = [e for e in said if isinstance(e, events.RefusedUpdate)]
+        assert missed.peer == "a"
+        assert "replaced faster than it could be read" in missed.reason
+        store.peer = None
+        assert np.allclose(b.step(mine, examples=1)["w"], 4.0)
+        assert len([e for e in said if isinstance(e, events.RefusedUpdate)]) == 1

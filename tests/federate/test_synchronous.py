@@ -238,3 +238,72 @@ def test_a_slice_that_was_damaged_is_computed_again(tmp_path: Path) -> None:
         assert np.allclose(joined.pull(params(9.0))["w"], 0.5)
     (refused,) = [e for e in said if isinstance(e, events.RefusedUpdate)]
     assert refused.key == damaged.key
+
+
+@pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
+def test_a_server_optimizer_remembers_floats_of_different_width_side_by_side(name: str) -> None:
+    strategy = hubless.strategy.named()[name]()
+    store = MemoryStore()
+    expected, state = None, None
+    for r in range(3):
+        trained = {
+            "bias": np.full(3, r + 0.25, np.float16),
+            "temperature": 0.7 * r,  # a Python float is a float64
+            "w": np.full(8, r + 1.0, np.float32),
+        }
+        # a process for each round, so that what is remembered comes from the slices
+        with hubless.join(store, "a", mode="sync", members=1, strategy=strategy) as a:
+            result = a.step(trained, examples=1)
+        arrays = {n: np.asarray(v) for n, v in trained.items()}
+        expected, state = strategy.aggregate([Update("a", arrays, 1, r)], expected, state)
+        for param, value in expected.items():
+            assert result[param].dtype == value.dtype
+            assert np.allclose(result[param], value, atol=1e-3 if param == "bias" else 1e-6)
+
+
+class Slow(MemoryStore):
+    """A store in which time passes, but only while a slice goes up; it notes when each did."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds = 0.0
+        self.slices: list[tuple[float, float]] = []
+
+    def now(self) -> float:
+        return self.seconds
+
+    def sleep(self, seconds: float) -> None:
+        self.seconds += seconds
+
+    def put(self, key: str, parts: Any, *, create: bool = False) -> None:
+        began = self.seconds
+        if "/slices-" in key:
+            self.seconds += 100.0
+            self.slices.append((began, self.seconds))
+        super().put(key, parts, create=create)
+
+
+def test_the_time_that_a_member_spends_on_its_own_slice_is_no_waiting_for_others() -> None:
+    store = Slow()
+    names = ["a", "b", "c"]
+
+    def join(client: str) -> Any:
+        return hubless.join(store, client, mode="sync", members=names, clock=store)
+
+    class Died(BaseException):
+        pass
+
+    def die(*_: Any) -> None:
+        raise Died
+
+    for client in "bc":
+        dead = join(client)
+        dead._await_plan = die
+        with pytest.raises(Died):
+            dead.step(params(1.0), examples=1)
+    alive = join("a")
+    alive.step(params(1.0), examples=1)
+    own, second, third = store.slices
+    assert second[0] - own[1] >= alive.help_after
+    # once the others are late they stay so, however long it takes to help out
+    assert third[0] - second[1] < alive.help_after

@@ -126,3 +126,25 @@ def test_the_ten_lines_of_the_readme_run(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "run1" / "updates").glob("site-a=*"))
+
+
+def test_the_tensors_in_a_dict_are_loaded_in_place_when_joining(tmp_path: Path) -> None:
+    hubless.join(tmp_path, "a", model={"w": torch.ones(3), "bias": np.ones(2)}).close()
+    weight = torch.zeros(3, requires_grad=True)
+    model = {"w": weight, "bias": np.zeros(2)}
+    hubless.join(tmp_path, "b", model=model).close()
+    assert model["w"] is weight
+    assert torch.equal(weight.detach(), torch.ones(3))
+    assert weight.requires_grad
+    # arrays are loaded with pull
+    assert (model["bias"] == 0).all()
+
+
+def test_a_dict_of_tensors_can_be_trained_on_after_a_step(tmp_path: Path) -> None:
+    with hubless.join(tmp_path, "a") as a, hubless.join(tmp_path, "b") as b:
+        a.step({"w": torch.ones(3), "steps": torch.tensor(2)}, examples=1)
+        mine = {"w": torch.zeros(3, requires_grad=True), "steps": torch.tensor(4)}
+        result = b.step(mine, examples=1)
+    (result["w"] ** 2).sum().backward()
+    assert torch.equal(result["w"].grad, torch.ones(3))
+    assert not result["steps"].requires_grad

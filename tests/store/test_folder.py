@@ -299,3 +299,47 @@ def test_whoever_only_looks_leaves_a_folder_as_it_is(tmp_path: Path) -> None:
     assert left.exists()
     FolderStore(tmp_path)
     assert not left.exists()
+
+
+@pytest.mark.parametrize(
+    "address", ["file://shared/run", "file://./run", "file://~/run", "file://"]
+)
+def test_a_file_address_that_names_no_folder_of_this_machine_is_refused(address: str) -> None:
+    with pytest.raises(StoreError, match=f"{address}.*file:///folder"):
+        open_store(address, make=False)
+
+
+def test_a_file_address_may_name_this_machine(tmp_path: Path) -> None:
+    opened = open_store(f"file://localhost{tmp_path}/run")
+    assert opened.url == f"file://{tmp_path}/run"
+
+
+@pytest.mark.parametrize("kind", ["file:///run", "memory://run", "s3://box/run", "az://box/run"])
+@pytest.mark.parametrize("rest", ["#1", "?lr=1"])
+def test_addresses_that_would_differ_in_what_is_dropped_are_refused(kind: str, rest: str) -> None:
+    with pytest.raises(StoreError, match="no '\\?' and no '#'.*%3F and %23"):
+        open_store(kind + rest, make=False)
+
+
+@pytest.mark.parametrize("name", ["lost+found", ".Trash-0"])
+def test_what_a_disk_keeps_for_itself_does_not_hide_the_rest(open_folder: Path, name: str) -> None:
+    store = FolderStore(open_folder)
+    store.put("updates/1", [b"x"])
+    _make_private(open_folder / name)
+    with _ordinary_user():
+        assert [entry.key for entry in store.list("")] == ["updates/1"]
+
+
+@pytest.mark.parametrize("name", ["updates", "updates/lost+found", "updates/.hidden"])
+def test_a_folder_of_the_stores_own_that_cannot_be_read_is_an_error(
+    open_folder: Path, name: str
+) -> None:
+    store = FolderStore(open_folder)
+    _make_private(open_folder / name)
+    with _ordinary_user(), pytest.raises(StoreError, match="cannot list .*Permission denied"):
+        store.list("")
+
+
+def _make_private(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o000 if os.geteuid() else 0o700)

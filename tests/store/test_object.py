@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import socket
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hubless.errors import StoreError
+from hubless.errors import StoreError, WrongSize
 from hubless.store.base import Store
 from hubless.store.object import ObjectStore
+from hubless.store.reliable import Reliable
 from tests.support.servers import Server
 
 # Forked in a process of its own, so that pytest's is neither copied nor stuck.
@@ -299,3 +303,53 @@ def test_an_azure_key_that_is_no_key_is_a_clear_error_that_does_not_tell_it() ->
     with pytest.raises(StoreError, match=r"cannot open az://box/run: .*Access Key") as raised:
         ObjectStore("az://box/run", options=options)
     assert "no base64!" not in str(raised.value)
+
+
+class _Unhurried(BaseHTTPRequestHandler):
+    """Takes what is put there, and its time to say so."""
+
+    def do_PUT(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        time.sleep(1.5)
+        with contextlib.suppress(ConnectionError):
+            self.send_response(200)
+            self.send_header("ETag", '"1"')
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        return None
+
+
+@pytest.fixture
+def unhurried_endpoint() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Unhurried) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+def test_what_has_to_go_up_in_one_piece_gets_the_time_that_a_slow_link_takes(
+    unhurried_endpoint: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("hubless.store.object._TIMEOUT_SECONDS", 1)
+    options = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
+    large = bytes(6_000_000)
+    store = ObjectStore("s3://bucket/run", unhurried_endpoint, options)
+    store.put("large", [large], create=True)
+    with pytest.raises(StoreError):
+        store.put("small", [b"x"], create=True)
+    # a timeout that was asked for is kept
+    hasty = ObjectStore("s3://bucket/run", unhurried_endpoint, {**options, "timeout": "200ms"})
+    with pytest.raises(StoreError):
+        hasty.put("large", [large], create=True)
+
+
+def test_what_is_too_large_for_one_piece_is_refused_at_once_and_told_what_to_do() -> None:
+    options = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
+    store = ObjectStore("s3://bucket/run", f"http://127.0.0.1:{_closed_port()}", options)
+    parts = [memoryview(bytes(1 << 20))] * 5121
+    with pytest.raises(WrongSize, match=r"run/initial: .*5 GiB.*without model="):
+        Reliable(store).put("initial", parts, create=True)

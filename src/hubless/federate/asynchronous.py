@@ -97,6 +97,7 @@ class Asynchronous(Federation):
             fresh,
             self.strategy,
             refuse=self._refuse,
+            miss=self._miss,
             limit=self.limit,
             own=(own, examples),
             version=self.version,
@@ -145,8 +146,14 @@ class Asynchronous(Federation):
         self._bad.add(refusal.key)
         super()._refuse(refusal)
 
+    def _miss(self, refusal: Refused) -> None:
+        """Tell of an update that could not be had this time, which is not to be called bad."""
+        super()._refuse(refusal)
+
     def _collective(self, signature: Signature) -> Flat | None:
-        averaged = collective(self.store, signature, self.strategy, self._refuse, self.limit)
+        averaged = collective(
+            self.store, signature, self.strategy, self._refuse, self.limit, self._miss
+        )
         if averaged is None:
             return None
         self._note(averaged)
@@ -166,8 +173,9 @@ def collective(
     strategy: Strategy,
     refuse: Callable[[Refused], None],
     limit: float,
+    miss: Callable[[Refused], None] | None = None,
 ) -> Averaged | None:
     """Everybody's newest update in one: what the federation as a whole has arrived at."""
     listed = layout.newest(layout.parse_updates(store.list(layout.UPDATES)))
     wanted = [p for p in listed.values() if p.signature == signature.digest]
-    return average(store, signature, wanted, strategy, refuse=refuse, limit=limit)
+    return average(store, signature, wanted, strategy, refuse=refuse, miss=miss, limit=limit)

@@ -54,6 +54,7 @@ def average(
     strategy: Strategy,
     *,
     refuse: Callable[[Refused], None],
+    miss: Callable[[Refused], None] | None = None,
     limit: float = ABSURD,
     own: tuple[Local, int] | None = None,
     version: int | None = None,
@@ -63,7 +64,8 @@ def average(
 
     The result takes the place of one's own params. A bad update is handed to `refuse` and the
     rest is averaged without it; one that its owner replaced meanwhile is taken in its newest form.
-    None where nothing is left to average.
+    One that is replaced over and over is handed to `miss` (to `refuse` if not given): there is
+    nothing wrong with it. None where nothing is left to average.
     """
     included = list(wanted)
     opened: dict[str, Stored] = {}
@@ -90,9 +92,11 @@ def average(
             renewals[client] += 1
             newest = layout.newest(layout.parse_updates(store.list(layout.UPDATES)))
             included = [p for p in included if p.client != client]
-            # a peer that replaces its updates faster than they can be read waits until next time
             if client in newest and renewals[client] <= _RENEWALS:
                 included.append(newest[client])
+            elif client in newest:
+                reason = "it was replaced faster than it could be read, and waits until next time"
+                (miss or refuse)(Refused(client, missing.key, reason))
         except StoreError as error:
             store.list(layout.UPDATES)  # raises if it is the store, and not this one object
             client = next((p.client for p in included if p.key == error.key), "")

@@ -111,11 +111,13 @@ class Completing(Federation):
     def _advance(self, work: Work, round_: Round, late: bool) -> bool:
         """Make one's own slice, or if others are late one of theirs; read those that are there.
 
-        Whether any was read: what others do is what a member waits for.
+        Whether any was read, or one's own made: what others do is what a member waits for, and
+        while it was busy itself it did not wait.
         """
         there = round_.slices.get(work.plan.attempt, {})
         missing = [i for i in work.in_turn() if i not in work.have and i not in there]
-        if work.mine in missing or (late and missing):
+        busy = work.mine in missing
+        if busy or (late and missing):
             self._make_slice(work, missing[0], round_)
         wanted = [i for i in work.in_turn() if i in there and i not in work.have]
 
@@ -129,7 +131,7 @@ class Completing(Federation):
                 self._refuse(refusal)
                 self._make_slice(work, index, round_)
             work.have.add(index)
-        return bool(wanted)
+        return busy or bool(wanted)
 
     def _read_slice(self, work: Work, index: int, entry: Entry) -> Refused | None:
         try:

@@ -70,7 +70,6 @@ class Federation(ABC):
         self.signature: Signature | None = None
         self.limit = terms.limit
         self.state = ServerState(terms.strategy)
-        self._rng = stream(terms.seed, "participation", terms.client)
         self._calls = 0
         self._reported: dict[str, float] = {}
         self._valued: float | None = None
@@ -82,6 +81,8 @@ class Federation(ABC):
             found.hold(self._agreement(found.signature), store.url)
         mine = [p for p in layout.parse_updates(entries) if p.client == self.client]
         self.incarnation = self._begin_life(layout.lives(entries, self.client))
+        # a process that takes a single step before it ends draws anew each time
+        self._rng = stream(terms.seed, "participation", terms.client, self.incarnation.count)
         self.sequence = max((p.sequence for p in mine), default=-1) + 1
         self.resumed = bool(mine)
         former = self.incarnation.count - 1
@@ -168,7 +169,10 @@ class Federation(ABC):
         return load(model, signature.unpack(result))
 
     def start(self, model: M) -> M:
-        """Load the federation's params, or make these the ones that everybody starts from."""
+        """Load the federation's params, or make these the ones that everybody starts from.
+
+        A module's tensors, or a dict's, are changed in place; arrays come back in a new dict.
+        """
         params = shared_params(model, self.terms.share)
         signature = self._agree(Signature.of(params))
         result = self._collective(signature)
@@ -182,7 +186,7 @@ class Federation(ABC):
         if result is None:
             return model
         self.state.start_from(result)
-        return load(model, signature.unpack(result))
+        return load(model, signature.unpack(result), in_place=True)
 
     def attach(self, model: Model, optimizer: Optimizer, examples: int) -> None:
         """Call `step` after each of the optimizer's steps (and so, federate every n of them)."""
@@ -265,7 +269,9 @@ class Federation(ABC):
         entry = next((e for e in self.store.list("") if e.key == layout.INITIAL), None)
         if entry is None:
             return None
-        stored = Stored(self.store, entry.key, entry.size, "first member", signature)
+        stored = Stored(
+            self.store, entry.key, entry.size, "first member", signature, limit=self.limit
+        )
         return np.array(stored.checked(range(len(signature.blocks))))
 
     def _hidden(self, said: Said) -> Said:

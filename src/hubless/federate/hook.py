@@ -27,11 +27,12 @@ _WRAPPERS = ("OptimizedModule", "DataParallel", "DistributedDataParallel")
 
 
 class FirstOptimizer:
-    """Shares what the first optimizer to take a step trains, at every n-th of its steps.
+    """Shares what the first optimizer to take a step trains, at every n-th step that trains it.
 
-    That first step is where the model is known to be complete: the federation's params are loaded
-    after it, or the model's own become those that everybody starts from. Call it after every step
-    of any optimizer; `say` is told what the script's owner should know.
+    A script may make its optimizer anew for the same model: its steps count as well. The first step
+    is where the model is known to be complete: the federation's params are loaded after it, or the
+    model's own become those that everybody starts from. Call it after every step of any optimizer;
+    `say` is told what the script's owner should know.
     """
 
     def __init__(
@@ -60,12 +61,12 @@ class FirstOptimizer:
         try:
             if self.model is None:
                 self._begin(optimizer)
-            elif optimizer is self.optimizer:
+            elif self._trains(optimizer, self.model):
                 self.steps += 1
                 if self.steps % self.every == 0:
                     self._share(self.model)
             else:
-                self._leave_alone(optimizer, self.model)
+                self._leave_alone(optimizer)
         except HublessError as error:
             # a script may well go on after any error: then it goes on alone
             self.failure = error
@@ -84,15 +85,23 @@ class FirstOptimizer:
         self._say(f"federates {count} tensors, {named}, at every {self.every} steps")
         self.federation.start(model)
         self.optimizer, self.model = optimizer, model
-        self.steps = self._shared_at = 1
+        self.steps = 1
+
+    def _trains(self, optimizer: Any, model: Trained) -> bool:
+        """Whether this is the model's optimizer, or one that the script made in its place."""
+        if optimizer is self.optimizer:
+            return True
+        mine = all(id(param) in model.trained for param in params_of(optimizer))
+        if mine:
+            self.optimizer = optimizer
+        return mine
 
     def _share(self, model: Trained) -> None:
         self.federation.step(model, examples=self.examples)
         self._shared_at = self.steps
 
-    def _leave_alone(self, optimizer: Any, model: Trained) -> None:
-        theirs = {id(param) for param in params_of(optimizer)}
-        if self._others_said or theirs <= model.trained:
+    def _leave_alone(self, optimizer: Any) -> None:
+        if self._others_said:
             return
         self._others_said = True
         self._say(

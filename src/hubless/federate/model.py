@@ -43,22 +43,33 @@ def shared_params(model: Model, patterns: Sequence[str] | None = None) -> dict[s
     return arrays
 
 
-def load(model: M, values: Mapping[str, NDArray[Any]]) -> M:
-    """Put values back: a module is changed in place, named arrays come back as a new dict."""
+def load(model: M, values: Mapping[str, NDArray[Any]], *, in_place: bool = False) -> M:
+    """Put values back: a module is changed in place, named arrays come back as a new dict.
+
+    With `in_place` the tensors in a dict are changed, too, as whoever trains them holds them.
+    """
     if isinstance(model, Mapping):
-        return cast(M, {n: _like(a, values[n]) if n in values else a for n, a in model.items()})
+        put = _into if in_place else _like
+        return cast(M, {n: put(a, values[n]) if n in values else a for n, a in model.items()})
     arrays = _arrays(model)
     for name, value in values.items():
         assign(cast(Any, arrays[name]), value)
     return model
 
 
+def _into(array: Array, value: NDArray[Any]) -> Array:
+    if not is_tensor(array):
+        return value
+    assign(cast(Any, array), value)
+    return array
+
+
 def _like(array: Array, value: NDArray[Any]) -> Array:
-    if is_tensor(array):
-        fresh = cast(Any, array).detach().clone()
-        assign(fresh, value)
-        return cast(Array, fresh)
-    return value
+    if not is_tensor(array):
+        return value
+    tensor = cast(Any, array)
+    fresh = _into(tensor.detach().clone(), value)
+    return cast(Array, cast(Any, fresh).requires_grad_(tensor.requires_grad))
 
 
 def _arrays(model: Model) -> dict[str, Array]:

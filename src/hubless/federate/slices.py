@@ -12,7 +12,7 @@ from hubless.errors import Refused
 from hubless.federate.layout import ROUNDS
 from hubless.federate.reduction import Flat, Stored, implausible, stretches
 from hubless.federate.rounds import Plans, Result, Superseded, Work, parse_rounds
-from hubless.params import scaled
+from hubless.params import Array, scaled
 from hubless.signature import Block, Signature
 from hubless.store import codec
 from hubless.store.base import Bytes, Entry, Store
@@ -39,9 +39,8 @@ def encode_slice(
     parts["params"][...] = values
     for i, name in enumerate(names):
         if held := [slots[b.start][i] for b in _floating(signature, blocks)]:
-            parts[f"slot-{name}"][...] = np.concatenate([np.asarray(h) for h in held]).view(
-                np.uint8
-            )
+            # as bytes, because numpy would bring those of different dtypes to one
+            parts[f"slot-{name}"][...] = np.concatenate([_bytes(h) for h in held])
     return codec.encode(shape, flat, metadata)
 
 
@@ -122,6 +121,10 @@ def slice_signature(signature: Signature, blocks: range, names: tuple[str, ...])
 
 def _floating(signature: Signature, blocks: range) -> list[Block]:
     return [b for b in (signature.blocks[i] for i in blocks) if b.dtype.kind in "fV"]
+
+
+def _bytes(held: Array) -> Flat:
+    return np.ascontiguousarray(held).view(np.uint8)
 
 
 def _slot_dtype(block: Block) -> np.dtype[Any]:

@@ -21,6 +21,7 @@ from hubless.errors import AlreadyExists, NotFound, StoreError, Unsupported, Wro
 from hubless.store.base import Bytes, Entry, Store, check_key, check_prefix
 
 _STAGING = ".staging"
+_SYSTEM = ("lost+found", "System Volume Information", "$RECYCLE.BIN", "#recycle")
 _ABANDONED_SECONDS = 24 * 3600
 _ATTEMPTS = 200
 _counter = itertools.count()
@@ -139,6 +140,10 @@ class FolderStore(Store):
                 items = list(os.scandir(self.root / prefix))
             except (FileNotFoundError, NotADirectoryError):
                 continue
+            except PermissionError:
+                if _is_foreign(prefix):
+                    continue
+                raise
             for item in items:
                 if item.is_dir(follow_symlinks=False):
                     if item.name != _STAGING:
@@ -158,6 +163,12 @@ class FolderStore(Store):
                 dead = host == self._host and process.isdigit() and not _is_alive(int(process))
                 if dead or time.time() - path.stat().st_mtime > _ABANDONED_SECONDS:
                     path.unlink(missing_ok=True)
+
+
+def _is_foreign(prefix: str) -> bool:
+    """Whether this is what a disk or share keeps for itself in its topmost folder."""
+    name = prefix.removesuffix("/")
+    return name in _SYSTEM or (name.startswith(".") and "/" not in name)
 
 
 def _write(path: Path, parts: Sequence[Bytes]) -> None:

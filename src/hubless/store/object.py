@@ -19,7 +19,10 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore as Bucket
 
 _PART_BYTES = 8 << 20
+_PIECE_BYTES = 5 << 30
 _HELD_BYTES = 256 << 20
+_TIMEOUT_SECONDS = 300
+_SLOWEST_BYTES = 100_000
 _process = 0
 _CLIENT_OPTIONS = {
     "allow_http",
@@ -64,18 +67,28 @@ class ObjectStore(Store):
         self._ranges = True
         self._wholes: dict[str, bytes] = {}
         self._lock = threading.Lock()
-        self._bucket = _open(self.url, config)
+        self._config = config
+        self._bucket = _open(self.url, config, _TIMEOUT_SECONDS)
+        self._patient = (_TIMEOUT_SECONDS, self._bucket)
 
     def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
         import obstore
 
         size = sum(len(memoryview(part).cast("B")) for part in parts)
+        if create and size > _PIECE_BYTES:
+            raise WrongSize(
+                f"cannot create {self.url}/{key}: it has {size} bytes, and what is created only if "
+                "it is absent goes up in one piece, of at most 5 GiB. Join without model= (updates "
+                "go up in parts), and in sync mode with more members (slices get smaller)",
+                key,
+            )
         with self._translated(key, writing=True):
             if create or size <= _PART_BYTES:
                 # multipart uploads cannot be conditional, so a create-only object goes in one piece
                 body = b"".join(parts)
                 mode: Any = "create" if create else "overwrite"
-                obstore.put(self._alive(), check_key(key), body, mode=mode, use_multipart=False)
+                bucket = self._waiting(size)
+                obstore.put(bucket, check_key(key), body, mode=mode, use_multipart=False)
             else:
                 obstore.put(
                     self._alive(),
@@ -151,6 +164,19 @@ class ObjectStore(Store):
         _check_not_forked(self.url)
         return self._bucket
 
+    def _waiting(self, size: int) -> Bucket:
+        """A client that waits until so many bytes went up in one piece, over a slow link, too.
+
+        Others have a shorter timeout, so that a server that fell silent is noticed.
+        """
+        seconds = size // _SLOWEST_BYTES
+        if seconds <= _TIMEOUT_SECONDS or "timeout" in self._config:
+            return self._alive()
+        _check_not_forked(self.url)
+        if seconds > self._patient[0]:
+            self._patient = seconds, _open(self.url, self._config, seconds)
+        return self._patient[1]
+
     def _translated(self, key: str, writing: bool = False) -> _Translated:
         return _Translated(self.url, key, writing)
 
@@ -196,11 +222,11 @@ def _check_not_forked(url: str) -> None:
         )
 
 
-def _open(url: str, config: dict[str, str]) -> Bucket:
+def _open(url: str, config: dict[str, str], seconds: int) -> Bucket:
     from obstore import exceptions
     from obstore.store import from_url
 
-    client: Any = {"timeout": "300s", "connect_timeout": "10s"}
+    client: Any = {"timeout": f"{seconds}s", "connect_timeout": "10s"}
     # a server named by http:// is to be spoken to without TLS, whoever named it
     named = {**_environment(url), **config}
     if any(v.startswith("http://") for k, v in named.items() if "endpoint" in k or "url" in k):

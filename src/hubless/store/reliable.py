@@ -59,7 +59,7 @@ class Reliable(Store):
     def _create(self, key: str, parts: Sequence[Bytes]) -> None:
         try:
             self.store.put(key, parts, create=True)
-        except (Unsupported, Denied):
+        except (Unsupported, Denied, WrongSize):
             raise
         except StoreError as error:
             # even "exists already" may be our own write, whose answer was lost on the way
