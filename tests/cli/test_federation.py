@@ -52,6 +52,17 @@ def test_ls_as_json(federation: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert 0 <= said["members"][0]["age"] < 600
 
 
+def test_ls_as_json_has_nothing_where_a_metric_is_not_finite(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with hubless.join(tmp_path / "run", "a") as joined:
+        joined.step(params(1.0), examples=1, metrics={"loss": float("nan"), "accuracy": 0.5})
+    assert main(["ls", str(tmp_path / "run"), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out, parse_constant=pytest.fail)
+    assert said["members"][0]["metrics"].get("loss") is None
+    assert said["members"][0]["metrics"]["accuracy"] == 0.5
+
+
 def test_ls_points_at_what_members_would_refuse(
     federation: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -144,6 +155,7 @@ def test_check_tells_that_rclone_ignores_conditions(
         (["ls", "/no/such/folder"], "there is no folder"),
         (["ls", "ftp://x"], "no store for ftp://"),
         (["pull", "EMPTY"], "there is no federation at"),
+        (["pull", "EMPTY", "-o", "."], "cannot write .: it is a folder"),
         (["ls", "EMPTY", "--option", "region"], "--option takes KEY=VALUE"),
     ],
 )

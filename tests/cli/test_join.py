@@ -78,6 +78,14 @@ def test_two_unchanged_scripts_end_nearer_to_each_other_than_alone(folder: Path)
     assert sorted(load_file(folder / "model.safetensors")) == names
 
 
+def test_a_file_that_no_event_can_go_to_is_refused_before_joining(folder: Path) -> None:
+    words = ["--events", "nowhere/x.jsonl", "--client", "a"]
+    ran = hubless("join", "meeting", "train.py", *words, cwd=folder)
+    assert ran.returncode == 1
+    assert ran.stderr.count("\n") == 1 and "cannot write events to nowhere/x.jsonl" in ran.stderr
+    assert not (folder / "meeting").exists()
+
+
 def test_in_rounds_both_save_the_same_params(folder: Path) -> None:
     rounds = ["--mode", "sync", "--members", "a,b", "--deadline", "60", "--strategy", "fedavgm"]
     common = ["join", "meeting", "train.py", "--every", "20", *rounds]

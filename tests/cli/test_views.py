@@ -59,6 +59,14 @@ def test_a_source_that_is_not_there_is_refused(command: str, tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("interval", ["-1", "0", "nan", "inf"])
+def test_an_interval_that_cannot_be_waited_for_is_refused(interval: str, run: Path) -> None:
+    ran = hubless("watch", "run", "--interval", interval, cwd=run)
+    assert ran.returncode == 2
+    assert f"{interval} is not above 0" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
 def test_the_page_is_served_until_interrupted(run: Path) -> None:
     process = start("watch", "run", "--web", "--port", "0", cwd=run)
     assert process.stdout is not None

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from hubless.demo.fleet import HORIZONS, SELECTORS, Found, _learned
-from hubless.demo.sites import SITES, VICTIM
+from hubless.demo.sites import SITES, VICTIM, _of_victim
 
 
 @pytest.mark.timeout(180)
@@ -52,6 +52,11 @@ def test_what_was_learned_follows_from_the_table() -> None:
     assert "Picked by active" in best and "20.0 points more than by uniform" in best
     assert stretch.startswith("Training once on six months gives 6.7 points more")
     assert "10.0 points behind" in gap
+
+
+def test_who_had_nothing_left_to_train_is_not_said_to_be_killed() -> None:
+    assert "was not killed" in _of_victim(killed_at=0, resumed_at=10)
+    assert "killed after epoch 3 and went on from epoch 4" in _of_victim(3, 4)
 
 
 def _lines(path: Path) -> list[dict[str, Any]]:

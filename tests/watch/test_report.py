@@ -216,6 +216,41 @@ def test_nothing_that_a_run_says_becomes_code(tmp_path: Path) -> None:
     assert not [path for path in (tmp_path / "r").iterdir() if not path.name.endswith(".png")]
 
 
+def test_metrics_of_any_name_are_drawn(tmp_path: Path) -> None:
+    names = ["*", "^r.*$", "two\nlines", "a.b[0]'\"\\", "\u2028", "\ud800", "", "round"]
+    path = tmp_path / "a.jsonl"
+    for number in (1, 2):
+        metrics = {name: number / (at + 1) for at, name in enumerate(names)}
+        deciles = {name: [value] * 10 for name, value in metrics.items()}
+        said = {"event": "trained", "client": "a", "round": number, "time": 1.0 + number}
+        with path.open("a") as file:
+            file.write(json.dumps({**said, "metrics": metrics, "deciles": deciles}) + "\n")
+    page = write_report([path], tmp_path / "r.html")
+    drawn = [c for c in _charts(page).values() if "line" in c["rows"][0]]
+    assert sorted(chart["rows"][0]["value"] for chart in drawn) == pytest.approx(
+        sorted(1 / (at + 1) for at in range(len(names))), rel=1e-4
+    )
+    text = _read(page).text
+    assert "* (metric)" in text and "two lines" in text and "a.b[0]'\"\\" in text
+
+
+def test_a_page_without_a_suffix_has_its_pictures_elsewhere(runs: Path, tmp_path: Path) -> None:
+    page = write_report([runs / "uniform.jsonl"], tmp_path / "first")
+    assert page.is_file() and list((tmp_path / "first-pictures").glob("*.png"))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["first", "first-pictures"]
+
+
+def test_a_page_that_cannot_be_written_is_an_error_and_leaves_nothing(
+    runs: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(HublessError, match="cannot write the report to /proc/x/y.html"):
+        write_report([runs / "uniform.jsonl"], "/proc/x/y.html")
+    (tmp_path / "r").touch()
+    with pytest.raises(HublessError, match="cannot write the report"):
+        write_report([runs / "uniform.jsonl"], tmp_path / "r.html")
+    assert [path.name for path in tmp_path.iterdir()] == ["r"]
+
+
 def test_two_hundred_clients_and_five_hundred_rounds_are_no_matter(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(made_up(200, 500, 50)))
     started = time.perf_counter()

@@ -16,9 +16,11 @@ from hypothesis import strategies as st
 from hubless.errors import StoreError
 from hubless.events import to_file
 from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Record, open_feed
+from hubless.watch.run import MOST_METRICS
 from hubless.watch.series import MOST
 from hubless.watch.state import State, look
 from hubless.watch.strip import COLUMNS, MARKS, SHOWN
+from hubless.watch.terminal import told
 from tests.watch import runs
 
 KINDS = sorted({*OF_MEMBERS, *OF_SIMULATIONS, "unknown"})
@@ -177,6 +179,73 @@ def test_a_wide_cell_says_how_often() -> None:
     often, seldom = state.to_json()["runs"][0]["strip"]["rows"]
     assert set(often["levels"]) == {"9"}
     assert set(seldom["levels"]) == {"5"}
+
+
+def pushed(client: str = "a", sequence: int = 0, **fields: Any) -> Record:
+    push = {"event": "pushed", "client": client, "time": 1e9 + sequence, "key": "updates/x"}
+    return {**push, "sequence": sequence, "examples": 1000, "bytes": 7, "metrics": {}, **fields}
+
+
+def joined(client: str, url: str, life: str, time: float = 1e9) -> Record:
+    said = {"event": "joined", "client": client, "time": time, "mode": "async"}
+    return {**said, "url": url, "incarnation": life}
+
+
+@pytest.mark.parametrize("huge", [1e306, -1e306, 1e99])
+def test_a_members_huge_metric_is_gone_once_it_says_another(huge: float) -> None:
+    state = State()
+    state.apply(pushed("a", metrics={"loss": 1.0}))
+    state.apply(pushed("b", metrics={"loss": huge}))
+    json.dumps(state.to_json(), allow_nan=False)
+    state.apply(pushed("b", 1, metrics={"loss": 3.0}))
+    assert state.to_json()["runs"][0]["metrics"] == {"loss": 2.0}
+
+
+def test_what_no_clock_page_or_sum_can_hold_is_passed_over() -> None:
+    state = State("folder \udcff")
+    state.apply(started())
+    for number in (1, 2):
+        state.apply(trained(number, seconds=1e308, time=1e300, metrics={"loss": 1e308}))
+    state.apply(pushed("site \ud800", metrics={"\udfff": 1.0}))
+    document = json.dumps(state.to_json(), allow_nan=False, ensure_ascii=False)
+    assert "site ?" in document.encode().decode()
+    assert "loss is no finite number" in told(state.troubles[0])
+
+
+def test_a_client_that_joins_elsewhere_is_in_another_federation() -> None:
+    state = State()
+    for place, url in enumerate(("file:///one", "file:///two")):
+        state.apply(joined("a", url, f"0001{place}"))
+        for sequence in range(3):
+            state.apply(pushed("a", sequence, metrics={"loss": 10.0 * place + sequence}))
+    first, second = state.to_json()["runs"]
+    assert (first["name"], second["name"]) == ("federation", "federation 2")
+    assert first["updates"] == second["updates"] == 3
+    assert (first["metrics"], second["metrics"]) == ({"loss": 2.0}, {"loss": 12.0})
+    assert second["facts"]["url"] == "file:///two"
+
+
+def test_a_folder_that_is_known_by_two_paths_is_one_federation() -> None:
+    state = State()
+    for url in ("file:///here", "file:///moved"):
+        for client in "ab":
+            state.apply(joined(client, url, f"0001{client}"))
+            state.apply(pushed(client))
+    # whoever comes later is known under one of them only
+    state.apply(joined("c", "file:///moved", "0001c"))
+    (run,) = state.to_json()["runs"]
+    assert (run["updates"], run["facts"]["members"]) == (2, "3")
+
+
+def test_names_of_metrics_stay_bounded_however_many_there_are() -> None:
+    state = State()
+    state.apply(started())
+    for number in range(1, 201):
+        state.apply(trained(number, metrics={f"m{number}": 1.0, "loss": 1.0}))
+        state.apply(pushed("a", number, metrics={f"m{number}": 1.0}))
+    simulation, federation = state.to_json()["runs"]
+    assert len(simulation["metrics"]) == MOST_METRICS
+    assert federation["metrics"] == {"m200": 1.0}
 
 
 def test_members_and_rounds_of_a_federation_are_summed_up(tmp_path: Path) -> None:

@@ -32,6 +32,11 @@ def _trained(number: int, time: float, **fields: Any) -> dict[str, Any]:
     return {**plain, "metrics": {"loss": 1 / number}, "bytes_up": 5, "bytes_down": 5, **fields}
 
 
+def _pushed(sequence: int, time: float = 1.0, loss: float = 1.0) -> dict[str, Any]:
+    said = {"event": "pushed", "client": "a", "time": time, "key": "updates/a", "bytes": 7}
+    return {**said, "sequence": sequence, "examples": 5, "metrics": {"loss": loss}}
+
+
 def _started(number: int, time: float, **settings: Any) -> dict[str, Any]:
     return {"event": "started", "client": "a", "time": time, "round": number, "settings": settings}
 
@@ -125,6 +130,45 @@ def test_runs_of_one_name_in_two_files_are_two(tmp_path: Path) -> None:
     for name in ("first", "second"):
         simulated(tmp_path / f"{name}.jsonl", rounds=1)
     assert [run.name for run in read_sources([tmp_path]).simulations] == ["first", "second"]
+
+
+def test_a_simulation_and_a_federation_of_one_name_are_told_apart(tmp_path: Path) -> None:
+    path = _written(tmp_path / "a.jsonl", _started(0, 0), _trained(1, 1), _pushed(0))
+    found = read_sources([path])
+    assert found.names == ["a", "a (2)"]
+
+
+@pytest.mark.parametrize("file", ["events.jsonl", "only.jsonl"])
+def test_runs_in_folders_are_called_by_their_folders(tmp_path: Path, file: str) -> None:
+    folders = [tmp_path / name for name in ("first", "second")]
+    for folder in folders:
+        folder.mkdir()
+        simulated(folder / file, rounds=1)
+    assert read_sources(folders).names == ["first", "second"]
+
+
+def test_one_file_of_events_is_called_by_its_folder(tmp_path: Path) -> None:
+    (tmp_path / "first").mkdir()
+    simulated(tmp_path / "first" / "events.jsonl", rounds=1)
+    assert read_sources([tmp_path / "first" / "events.jsonl"]).names == ["first"]
+
+
+def test_two_federations_of_one_client_in_one_file_are_two(tmp_path: Path) -> None:
+    records = []
+    for place, url in enumerate(("file:///one", "file:///two")):
+        join = {"event": "joined", "client": "a", "time": 10.0 * place, "url": url}
+        records.append({**join, "mode": "async", "incarnation": f"0001{place}"})
+        records += [_pushed(n, time=10.0 * place + n, loss=float(place)) for n in range(3)]
+    for source in (_written(tmp_path / "a.jsonl", *records), tmp_path):
+        tables = _tables(source)
+        assert tables.members["updates"].to_list() == [3, 3]
+        assert tables.rounds["loss"].to_list() == [0.0] * 3 + [1.0] * 3
+
+
+def test_updates_that_no_longer_lie_in_a_folder_are_counted(tmp_path: Path) -> None:
+    tables = _tables(_written(tmp_path / "a.jsonl", _pushed(7), _pushed(8)))
+    assert tables.members["updates"].to_list() == [9]
+    assert tables.rounds["round"].to_list() == [8, 9]
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

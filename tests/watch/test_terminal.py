@@ -16,7 +16,7 @@ import pytest
 
 from hubless.errors import HublessError, StoreError
 from hubless.watch.feed import open_feed
-from hubless.watch.terminal import watch_terminal
+from hubless.watch.terminal import sparkline, watch_terminal
 from tests.watch import runs
 
 WATCH = (
@@ -94,6 +94,19 @@ def test_elsewhere_it_says_plain_lines_and_each_only_once(
     (line,) = capsys.readouterr().out.splitlines()
     assert line.startswith("simulation: complete, round 10 of 10, 100.0 MiB, train_loss 0.7358, ")
     assert line.endswith("5 trained 1 late 14 idle")
+
+
+@pytest.mark.parametrize(
+    ("values", "drawn"),
+    [
+        ([1e308, -1e308], "█▁"),
+        ([0.0, 1e-310], "▁█"),
+        ([float("nan"), 0.0, 1.0, float("inf")], "▁█"),
+        ([], ""),
+    ],
+)
+def test_a_sparkline_is_drawn_whatever_the_values(values: list[float], drawn: str) -> None:
+    assert sparkline(values, 8) == drawn
 
 
 def test_a_run_that_failed_is_an_exit_status(tmp_path: Path) -> None:

@@ -153,6 +153,16 @@ def test_a_viewer_gets_the_whole_state_and_then_what_changed(path: Path) -> None
         assert again["data"]["set"]["0/summary"]["round"] == 2
 
 
+def test_what_no_page_can_hold_is_not_sent(path: Path) -> None:
+    metrics, where = {"loss": 1e306}, {"key": "updates/x", "bytes": 7, "examples": 1000}
+    for name in ("site \ud800", "b"):
+        runs.say(path, "pushed", client=name, sequence=0, metrics=metrics, **where)
+    with serving(open_feed(path)) as url:
+        assert get(url, "/state.json").status == 200
+        with Stream(url) as stream:
+            assert stream.next()["event"] == "state"
+
+
 def test_nothing_is_sent_while_nothing_changes(path: Path) -> None:
     with serving(open_feed(path), interval=0.02) as url, Stream(url) as stream:
         stream.next()
@@ -216,6 +226,16 @@ def test_with_a_token_nobody_gets_in_without_it(path: Path) -> None:
         assert "HttpOnly" in cookie
         assert "SameSite=strict" in cookie
         assert get(url, "/", Cookie=cookie.split(";")[0]).status == 200
+
+
+def test_a_token_of_any_letters_lets_in(path: Path) -> None:
+    with serving(open_feed(path), token="a b&c=ø→") as url:
+        address = url.removeprefix(f"http://{urlsplit(url).netloc}")
+        assert address == "/?token=a%20b%26c%3D%C3%B8%E2%86%92"
+        entered = get(url, address)
+        assert entered.status == 303
+        assert get(url, "/", Cookie=entered.headers["set-cookie"].split(";")[0]).status == 200
+        assert get(url, "/", Cookie="hubless=a").status == 401
 
 
 def test_listening_elsewhere_takes_a_token_that_is_made_up_if_need_be(path: Path) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubless.cli.parsing import URL, add_bucket, add_command, bucket_settings
-from hubless.cli.printing import in_bytes, in_time, in_words, print_table, printable
+from hubless.cli.printing import in_bytes, in_json, in_time, in_words, print_table, printable
 from hubless.errors import HublessError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _ls(options: argparse.Namespace) -> int:
     size = agreement.signature.size
     if options.json:
         document = {"url": store.url, "mode": agreement.mode, "model_bytes": size}
-        print(json.dumps({**document, "members": [asdict(m) for m in members]}))
+        print(in_json({**document, "members": [asdict(m) for m in members]}))
         return 0
     count = len(agreement.signature.specs)
     print(f"{store.url}  {agreement.mode}, {count} parameters, {in_bytes(size)}")
@@ -75,7 +75,7 @@ def _check(options: argparse.Namespace) -> int:
     bare = store.store if isinstance(store, Reliable) else store
     found = examine(bare, size=max(1, options.size) << 20)
     if options.json:
-        print(json.dumps({"url": store.url, "usable": found.usable, **asdict(found)}))
+        print(in_json({"url": store.url, "usable": found.usable, **asdict(found)}))
         return 0 if found.usable else 1
     rows = [
         ("write", _yes(found.can_write), f"{found.put_seconds * 1000:.1f} ms"),
@@ -99,6 +99,8 @@ def _pull(options: argparse.Namespace) -> int:
     from hubless.federate.survey import arrived_at
     from hubless.store import codec
 
+    if options.output.is_dir():
+        raise HublessError(f"cannot write {options.output}: it is a folder, give a file's name")
     store = _open(options)
     refused: list[str] = []
 

@@ -78,10 +78,12 @@ def add_join(commands: Any) -> None:
 
 def _join(options: argparse.Namespace) -> int:
     from hubless.cli.progress import Progress, warnings_apart
-    from hubless.cli.script import check_script, run_script
+    from hubless.cli.script import check_events, check_script, run_script
     from hubless.federate.hook import FirstOptimizer, after_steps
 
     check_script(options.script)
+    if options.events is not None:
+        check_events(options.events)
     ending = _Ending()
     with ExitStack() as stack:
         stack.enter_context(warnings_apart())

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping, Sequence
 
 
@@ -12,6 +14,23 @@ def printable(text: str) -> str:
     'a?[2Jb'
     """
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def in_json(document: object) -> str:
+    """A document as every reader of JSON takes it: what is not finite is nothing.
+
+    >>> in_json({"loss": float("nan"), "of": (1, 2.5)})
+    '{"loss": null, "of": [1, 2.5]}'
+    """
+    return json.dumps(_plain(document), allow_nan=False)
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -11,10 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from hubless.cli.parsing import add_bucket, add_command, bucket_settings, needing
-from hubless.cli.printing import in_bytes
+from hubless.cli.printing import in_bytes, in_json
 from hubless.errors import HublessError
 
 EVENTS = "events.jsonl"
+_DAY = 24 * 3600
 _TEMPLATES = Path(__file__).parent / "templates"
 
 _RUN = """Run a script as Python would, and keep what its simulations and federations say in a
@@ -61,7 +62,7 @@ def add_views(commands: Any) -> None:
     watch.add_argument("--host", help="with --web, where to listen (only this machine)")
     watch.add_argument("--port", type=int, help="with --web, on which port (8642; 0 is any)")
     watch.add_argument("--token", help="with --web, what viewers have to show")
-    watch.add_argument("--interval", type=float, default=1.0, help="seconds between looks")
+    watch.add_argument("--interval", type=_seconds, default=1.0, help="seconds between looks")
     watch.add_argument("--once", action="store_true", help="only what is there now")
     add_bucket(watch)
     report = add_command(
@@ -71,6 +72,13 @@ def add_views(commands: Any) -> None:
     report.add_argument("-o", "--output", type=Path, default=Path("report.html"))
     report.add_argument("--no-pictures", action="store_true", help="only the page, no PNG files")
     add_bucket(report)
+
+
+def _seconds(text: str) -> float:
+    seconds = float(text)
+    if not 0 < seconds <= _DAY:
+        raise argparse.ArgumentTypeError(f"{text} is not above 0, and at most a day ({_DAY})")
+    return seconds
 
 
 def _new(options: argparse.Namespace) -> int:
@@ -181,7 +189,7 @@ def _watch(options: argparse.Namespace) -> int:
         state = State(feed.name)
         for record in feed.poll():
             state.apply(record)
-        print(json.dumps(state.to_json()))
+        print(in_json(state.to_json()))
         return 0
     with needing("watch", "watch"):
         if not options.web:

@@ -18,6 +18,14 @@ def check_script(path: Path) -> None:
         raise HublessError(f"there is no file {path} to run")
 
 
+def check_events(path: Path) -> None:
+    """Refuse a file that nothing can be appended to, before each event would fail on it."""
+    try:
+        path.open("a", encoding="utf-8").close()
+    except OSError as error:
+        raise HublessError(f"cannot write events to {path}: {error.strerror}") from error
+
+
 def run_script(path: Path, arguments: Sequence[str]) -> int:
     """Run a file as `python FILE ARGUMENTS` would; what it exits with.
 

@@ -53,12 +53,24 @@ def run(folder: Path, *, epochs: int) -> Path | None:
         )
     alone, federated = (np.mean([r[k] for r in results.values()]) for k in ("alone", "federated"))
     print(f"{'mean':10}{'':>10}{'':>10}{alone:>10.1%}{federated:>12.1%}")
-    lives = results[VICTIM]
-    print(
-        f"\n{VICTIM} was killed after epoch {watched.killed_at} and went on from epoch "
-        f"{lives['resumed_at']}; nobody waited for it."
-    )
+    print(f"\n{_of_victim(watched.killed_at, results[VICTIM]['resumed_at'])}")
     return folder
+
+
+def _of_victim(killed_at: int, resumed_at: int) -> str:
+    """What became of the one that was to be killed: in a folder of old, nothing is left to train.
+
+    >>> _of_victim(0, 10)
+    'clinic had been trained before, and was not killed: another --folder starts anew.'
+    """
+    if not killed_at:
+        return (
+            f"{VICTIM} had been trained before, and was not killed: another --folder starts anew."
+        )
+    return (
+        f"{VICTIM} was killed after epoch {killed_at} and went on from epoch {resumed_at}; "
+        "nobody waited for it."
+    )
 
 
 @dataclass

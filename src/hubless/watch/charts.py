@@ -7,7 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hubless.watch.drawing import Drawing, Rows, base, short, slug, thinned, unit_of
+from hubless.watch.drawing import Drawing, Rows, base, short, slug, thinned, titled, unit_of
 
 if TYPE_CHECKING:
     import altair
@@ -68,11 +68,11 @@ def _lines(rows: Rows, metric: str, x: str, title: str) -> Drawn:
         axis.labelExpr = "format(datum.value, '~s') + 'B'"
     plain = base().encode(
         x=alt.X(f"{x}:Q", title=title, axis=axis),
-        y=alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False), axis=_ticks()),
+        y=alt.Y("value:Q", title=titled(metric), scale=alt.Scale(zero=False), axis=_ticks()),
         detail="line:N",
         tooltip=[
             alt.Tooltip("line:N", title="run"),
-            alt.Tooltip("value:Q", title=metric, format=".5~g"),
+            alt.Tooltip("value:Q", title=titled(metric), format=".5~g"),
             alt.Tooltip("round:Q", title="round"),
             alt.Tooltip(f"{x}:Q", title=title, format=".4~s"),
         ],
@@ -107,14 +107,18 @@ def decile_curves(deciles: polars.DataFrame, run: str, metric: str) -> Drawing |
         .mark_line(strokeWidth=1.5, point={"size": 40, "opacity": 0})
         .encode(
             x=alt.X("round:Q", title="rounds", axis=alt.Axis(grid=False, tickCount=6)),
-            y=alt.Y("value:Q", title=metric, scale=alt.Scale(zero=False), axis=_ticks()),
+            y=alt.Y("value:Q", title=titled(metric), scale=alt.Scale(zero=False), axis=_ticks()),
             color=alt.Color(
                 "decile:O",
                 title="decile, 10 the heaviest",
                 scale=alt.Scale(domain=list(range(1, 11))),
                 legend=alt.Legend(symbolType="stroke", columns=5),
             ),
-            tooltip=["decile:O", "round:Q", alt.Tooltip("value:Q", title=metric, format=".5~g")],
+            tooltip=[
+                "decile:O",
+                "round:Q",
+                alt.Tooltip("value:Q", title=titled(metric), format=".5~g"),
+            ],
         )
     )
     name = slug(f"deciles {metric} {run}")
@@ -170,7 +174,7 @@ def _over_deciles(
 ) -> Drawn:
     import altair as alt
 
-    runs = _seen(rows, "who")
+    runs, title = _seen(rows, "who"), titled(title)
     plain = base().encode(
         x=alt.X("decile:O", title=_DECILES, axis=alt.Axis(labelAngle=0, grid=False, format="d")),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=_ticks()),

@@ -133,6 +133,15 @@ def short(value: float) -> float:
     return float(f"{value:.5g}")
 
 
+def titled(name: str) -> str:
+    r"""A name as a title: Vega reads titles as code, where a backslash acts on what follows.
+
+    >>> titled(r"a\b")
+    'a/b'
+    """
+    return name.replace("\\", "/")
+
+
 def slug(text: str) -> str:
     """A name that can be a file's.
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import heapq
 import json
-import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -43,6 +42,9 @@ _CHUNK = 1 << 20
 _LONGEST_LINE = 64 << 20
 _FEDERATION = "federation.json"
 _START = b'{"event":'
+_LARGEST = 1e100
+_LATEST = 1e11
+"""More than three thousand years: any clock and any browser can show it."""
 
 
 class Feed(Protocol):
@@ -116,7 +118,7 @@ class Feeds:
 
     def poll(self) -> list[Record]:
         """What is new in any of them."""
-        return list(heapq.merge(*(feed.poll() for feed in self.feeds), key=_time))
+        return list(heapq.merge(*(feed.poll() for feed in self.feeds), key=time_of))
 
 
 class FilesFeed:
@@ -138,7 +140,7 @@ class FilesFeed:
         for path in self.paths():
             if path not in self._tails:
                 self._tails[path] = _Tail(path)
-        return list(heapq.merge(*(tail.poll() for tail in self._tails.values()), key=_time))
+        return list(heapq.merge(*(tail.poll() for tail in self._tails.values()), key=time_of))
 
 
 class _Tail:
@@ -205,19 +207,23 @@ def _nothing(_: str) -> None:
     """What is not finite is nothing, as in `hubless.events`."""
 
 
-def _time(record: Record) -> float:
-    return finite(record.get("time")) or 0.0
+def time_of(record: Record) -> float:
+    """When something was said, in seconds since the epoch, or 0 where no clock can show it.
+
+    >>> time_of({"time": 1e9}), time_of({"time": 1e50}), time_of({})
+    (1000000000.0, 0.0, 0.0)
+    """
+    said = finite(record.get("time")) or 0.0
+    return said if 0 <= said < _LATEST else 0.0
 
 
 def finite(value: object) -> float | None:
-    """A finite number, or None for whatever else an untrusted record may hold in its place.
+    """A number that sums stay finite with, or None for whatever else an untrusted record may hold.
 
-    >>> finite(3), finite("3"), finite(float("inf")), finite(10**400)
-    (3.0, None, None, None)
+    >>> finite(3), finite("3"), finite(float("inf")), finite(1e300), finite(10**400)
+    (3.0, None, None, None, None)
     """
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    try:
-        return float(value) if math.isfinite(value) else None
-    except OverflowError:
-        return None
+    # no NaN is less than anything
+    return float(value) if abs(value) < _LARGEST else None

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-from hubless.watch.feed import Record, finite
+from hubless.watch.feed import Record, finite, time_of
 from hubless.watch.sources import mapping, said, sequence, whole
 
 _MOST_MEMBERS = 2000
@@ -68,7 +68,7 @@ class Meeting:
 
     def _take(self, record: Record) -> None:
         kind, client = record["event"], said(record.get("client"), 80)
-        now = finite(record.get("time")) or 0.0
+        now = time_of(record)
         if kind == "offline" and not client:
             self._trouble(kind, "", said(record.get("reason")))
             return
@@ -99,8 +99,9 @@ class Meeting:
             # a member's own word and what its folder shows are one
             self.updates[client, number]["metrics"] |= metrics
             return
-        size, now = finite(record.get("bytes")) or 0.0, finite(record.get("time")) or 0.0
-        member.updates += 1
+        size, now = finite(record.get("bytes")) or 0.0, time_of(record)
+        # of those before the first that is known of, a folder may keep none
+        member.updates = max(member.updates, number + 1)
         member.sent += size
         member.examples = whole(record.get("examples"))
         self.updates[client, number] = {

@@ -6,6 +6,7 @@ import re
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from fractions import Fraction
 from typing import Any
 
 from hubless.watch import strip
@@ -51,8 +52,9 @@ class Federation(Run):
         self._seen_refusals: OrderedDict[str, None] = OrderedDict()
         self._updates = self._mean_at = 0
         self._open = 0
-        # the sum of all members' newest by metric, weighted by examples, and the weights' sum
-        self._sums: dict[str, tuple[float, float]] = {}
+        # the sum of all members' newest by metric, weighted by examples, and the weights' sum;
+        # exact, as what one member adds has to be gone without a trace once it is taken out
+        self._sums: dict[str, tuple[Fraction, int]] = {}
 
     @property
     def is_over(self) -> bool:
@@ -169,7 +171,7 @@ class Federation(Run):
             if metric not in self._sums:
                 continue
             total, weights = self._sums[metric]
-            self.metrics[metric] = short(total / weights)
+            self.metrics[metric] = short(float(total / weights))
             all_at = at if in_rounds else self._mean_at
             self._draw(metric, ALL, Point(all_at, seconds, spent, self.metrics[metric]))
             lines = {line for known, line in self._lines if known == metric}
@@ -179,12 +181,13 @@ class Federation(Run):
     def _weigh(self, member: Member, sign: int) -> None:
         """Count a member's metrics in, or out."""
         for metric, value in member.metrics.items():
-            total, weights = self._sums.get(metric, (0.0, 0.0))
+            total, weights = self._sums.get(metric, (Fraction(0), 0))
             weights += sign * member.weight
             if weights > 0 and (metric in self._sums or len(self._sums) < MOST_METRICS):
-                self._sums[metric] = total + sign * member.weight * value, weights
+                self._sums[metric] = total + sign * member.weight * Fraction(value), weights
             else:
                 self._sums.pop(metric, None)
+                self.metrics.pop(metric, None)
 
     def _pulled(self, client: str, when: float, record: Record) -> None:
         member = self._member(client, when, "training")

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from hubless.errors import DataError
+from hubless.errors import DataError, HublessError
 from hubless.watch import sheet
 from hubless.watch.findings import (
     Findings,
@@ -75,15 +75,27 @@ def write_report(
     names = found.names
     more = f" and {len(names) - 4} more" if len(names) > 5 else ""
     title = title or (f"{', '.join(names[:4])}{more}" if more else joined(names))
-    folder = out.with_suffix("")
+    # a page without a suffix must not be in its pictures' way
+    folder = out.with_suffix("") if out.suffix else out.with_name(f"{out.name}-pictures")
     written = sheet.whole(title, sections, charts, f"{folder.name}/" if pictures else "")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    if pictures and charts.drawings:
-        charts.save(folder)
-    staged = out.with_name(f".{out.name}.{os.getpid()}.part")
-    staged.write_text(written, encoding="utf-8")
-    staged.replace(out)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        if pictures and charts.drawings:
+            charts.save(folder)
+        _write(written, out)
+    except OSError as error:
+        raise HublessError(f"cannot write the report to {out}: {error}") from error
     return out
+
+
+def _write(page: str, out: Path) -> None:
+    """Whole or not at all."""
+    staged = out.with_name(f".{out.name}.{os.getpid()}.part")
+    try:
+        staged.write_text(page, encoding="utf-8")
+        staged.replace(out)
+    finally:
+        staged.unlink(missing_ok=True)
 
 
 def _sections(found: Found, tables: Tables, charts: sheet.Charts) -> list[str]:

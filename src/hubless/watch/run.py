@@ -207,7 +207,8 @@ class Simulation(Run):
             if value is None:
                 yield "", f"{metric} is no finite number in round {number}"
                 continue
-            self.metrics[metric] = value
+            if metric in self.metrics or len(self.metrics) < MOST_METRICS:
+                self.metrics[metric] = value
             self._draw(metric, "", Point(number, short(self._seconds), down + up, short(value)))
         self._last = {
             "trained": len(cohort),
@@ -248,14 +249,14 @@ class Simulation(Run):
 
 
 def text(value: object, most: int = 100) -> str:
-    """Text of bounded length, whatever it was.
+    """Text of bounded length that any page can hold, whatever it was.
 
-    >>> text("site-a"), text(None), text(7), len(text("x" * 1000))
-    ('site-a', '', '7', 100)
+    >>> text("site-a"), text(None), text(7), text(chr(0xD800)), len(text("x" * 1000))
+    ('site-a', '', '7', '?', 100)
     """
     if value is None:
         return ""
-    said = value if isinstance(value, str) else str(value)
+    said = str(value).encode("utf-8", "replace").decode()
     return said if len(said) <= most else f"{said[: most - 1]}…"
 
 

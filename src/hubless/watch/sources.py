@@ -20,7 +20,9 @@ from hubless.watch.feed import (
     finite,
     open_feed,
     parse_lines,
+    time_of,
 )
+from hubless.watch.places import Places
 
 _LARGEST = 2**53
 
@@ -116,7 +118,7 @@ def read_sources(
         if not separator or scheme == "file":
             path = Path(unquote(urlsplit(text).path) if separator else text).expanduser()
             if path.is_file():
-                _sort(_lines(path), path.stem, found)
+                _sort(_lines(path), _name_of(path), found)
                 continue
             if path.is_dir() and not (path / "federation.json").is_file():
                 if (study := _study(path)) is not None:
@@ -126,8 +128,7 @@ def read_sources(
                     continue
         feed = open_feed(source, endpoint=endpoint, options=options)
         _sort(feed.poll(), _last_part(text), found)
-    _make_unique(found.simulations)
-    _make_unique(found.federations)
+    _make_unique([*found.simulations, *found.federations])
     if not (found.simulations or found.federations or found.studies):
         told = ", ".join(str(source) for source in sources) or "nothing"
         raise DataError(
@@ -143,12 +144,11 @@ def _of_folder(folder: Path, paths: Sequence[Path], found: Found) -> None:
     members: list[Record] = []
     for path in paths:
         apart = Found()
-        _sort(_lines(path), path.stem, apart)
+        _sort(_lines(path), _name_of(path, alone=len(paths) == 1), apart)
         found.simulations += apart.simulations
         members += [record for meeting in apart.federations for record in meeting.records]
     if members:
-        members.sort(key=lambda record: finite(record.get("time")) or 0.0)
-        found.federations.append(Federated(folder.resolve().name, members))
+        found.federations += _meetings(sorted(members, key=time_of), folder.resolve().name)
 
 
 def _lines(path: Path) -> Iterator[Record]:
@@ -160,11 +160,11 @@ def _lines(path: Path) -> Iterator[Record]:
 def _sort(records: Iterable[Record], name: str, found: Found) -> None:
     """Give every record to the simulation or federation it is of."""
     runs: dict[str, Simulated] = {}
-    meeting = Federated(name)
+    members: list[Record] = []
     for record in records:
         kind = record.get("event")
         if kind in OF_MEMBERS:
-            meeting.records.append(record)
+            members.append(record)
         elif kind in OF_SIMULATIONS:
             client = said(record.get("client"), 80) or "simulation"
             run = runs.get(client)
@@ -178,8 +178,15 @@ def _sort(records: Iterable[Record], name: str, found: Found) -> None:
                 run.add(record)
             else:
                 run.ended = said(record.get("reason"), 40)
-    if meeting.records:
-        found.federations.append(meeting)
+    found.federations += _meetings(members, name)
+
+
+def _meetings(records: Sequence[Record], name: str) -> list[Federated]:
+    """What members said, by the federation it was said in."""
+    places, found = Places(), dict[int, Federated]()
+    for record in records:
+        found.setdefault(places.of(record), Federated(name)).records.append(record)
+    return list(found.values())
 
 
 def _study(folder: Path) -> Studied | None:
@@ -206,7 +213,7 @@ def _study(folder: Path) -> Studied | None:
     return Studied(folder.resolve().name, rows, figures, page if page.is_file() else None)
 
 
-def _make_unique(items: Sequence[Simulated] | Sequence[Federated]) -> None:
+def _make_unique(items: Sequence[Simulated | Federated]) -> None:
     taken: set[str] = set()
     for item in items:
         name, number = item.name, 1
@@ -214,6 +221,16 @@ def _make_unique(items: Sequence[Simulated] | Sequence[Federated]) -> None:
             number += 1
             item.name = f"{name} ({number})"
         taken.add(item.name)
+
+
+def _name_of(path: Path, *, alone: bool = False) -> str:
+    """What a file's runs are called: by its folder where every run's file is called the same.
+
+    >>> _name_of(Path("/runs/a/events.jsonl")), _name_of(Path("/runs/b.jsonl"))
+    ('a', 'b')
+    """
+    folder = path.resolve().parent.name
+    return said(folder if folder and (alone or path.stem == "events") else path.stem, 80)
 
 
 def _last_part(source: str) -> str:

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from hubless.errors import HublessError
-from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Feed, Record, finite
+from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Feed, Record, time_of
 from hubless.watch.members import Federation
+from hubless.watch.places import Places
 from hubless.watch.run import Run, Simulation, text
 
 _TROUBLES = 30
@@ -45,13 +46,14 @@ class State:
     """
 
     def __init__(self, name: str = "") -> None:
-        self.name = name
+        self.name = text(name, 1000)
         self.troubles: deque[Trouble] = deque(maxlen=_TROUBLES)
         self.noted = 0
         """How many troubles there were in all, those that are no longer kept included."""
         self.feed_trouble = ""
         """Why nothing new can be read at the moment, if so."""
         self._runs: dict[tuple[str, str], Run] = {}
+        self._places: dict[str, Places] = {}
         self._numbers = 0
 
     @property
@@ -70,10 +72,13 @@ class State:
         if kind in OF_SIMULATIONS:
             run = self._run(source, client or "simulation", Simulation)
         elif kind in OF_MEMBERS:
-            run = self._run(source, "federation", Federation)
+            place = self._places.setdefault(source, Places()).of(record)
+            run = self._run(
+                source, f"federation {place + 1}" if place else "federation", Federation
+            )
         else:
             return
-        when = finite(record.get("time")) or 0.0
+        when = time_of(record)
         run.hear(when)
         for who, trouble in run.apply(str(kind), client, when, record):
             self._note(Trouble(when, run.name, who, str(kind), text(trouble, 400)))
@@ -97,7 +102,7 @@ class State:
             sources = {at for at, _ in self._runs}
             # several places may each have a run of that name
             titled = f"{source}: {name}" if source and sources - {source} else name
-            self._runs[key] = kind(titled, self._numbers)
+            self._runs[key] = kind(text(titled, 1000), self._numbers)
             self._numbers += 1
             if len(self._runs) > _RUNS:
                 over = [k for k, run in self._runs.items() if run.is_over] or list(self._runs)
@@ -132,6 +137,7 @@ def look(state: State, feeds: Sequence[Feed]) -> bool:
         heard = heard or bool(records)
         for record in records:
             state.apply(record, feed.name)
-    changed = state.feed_trouble != "; ".join(troubles)
-    state.feed_trouble = "; ".join(troubles)
+    said = text("; ".join(troubles), 2000)
+    changed = state.feed_trouble != said
+    state.feed_trouble = said
     return heard or changed

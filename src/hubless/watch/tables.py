@@ -83,7 +83,7 @@ def tables_of(
             ["run", "decile", "times", "uniform", "ratio"],
         ),
         deciles=_frame(
-            [row for run in simulations for row in _deciles(run)],
+            [row for run in simulations for row in _deciles(run, names)],
             ["run", "metric", "round", "decile", "value"],
             ("run", "metric"),
         ),
@@ -145,11 +145,21 @@ def _metrics(simulations: Sequence[Simulated], meetings: Sequence[Meeting]) -> d
             counts.update(update["metrics"].keys())
     columns: dict[str, str] = {}
     for name, _ in counts.most_common(_MOST_METRICS):
-        column = said(name, 60)
-        while column in _BASE or column in columns.values():
+        column = _shown(name)
+        while column in _BASE or column in columns.values() or _is_pattern(column):
             column += " (metric)"
         columns[name] = column
     return columns
+
+
+def _shown(name: str) -> str:
+    """A metric's name in one line of bounded length."""
+    return "".join(c if c.isprintable() else " " for c in said(name, 60))
+
+
+def _is_pattern(column: str) -> bool:
+    """Whether polars would take a column's name for a pattern of names."""
+    return column == "*" or (column.startswith("^") and column.endswith("$"))
 
 
 def _renamed(metrics: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float | None]:
@@ -283,13 +293,14 @@ def _whole_numbers(value: object) -> NDArray[np.int64]:
     return found.astype(np.int64)
 
 
-def _deciles(run: Simulated) -> Iterator[dict[str, Any]]:
+def _deciles(run: Simulated, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
     for number in sorted(run.rounds):
         curves = mapping(run.rounds[number].get("deciles"))
         for name in list(curves)[:_MOST_METRICS]:
+            metric = names.get(name) or _shown(name)
             for decile, value in enumerate(sequence(curves[name])[:10], 1):
                 if (figure := finite(value)) is not None:
-                    found = {"run": run.name, "metric": said(name, 60), "round": number}
+                    found = {"run": run.name, "metric": metric, "round": number}
                     yield {**found, "decile": decile, "value": figure}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from collections.abc import Sequence
@@ -246,14 +247,16 @@ def sparkline(values: Sequence[float], width: int) -> str:
     >>> sparkline([0, 1, 2, 3], 4)
     '▁▃▆█'
     """
+    # halves, as two finite values can be further apart than any number says
+    values = [value / 2 for value in values if math.isfinite(value)]
     if not values:
         return ""
     count = min(width, len(values))
     # the last of each stretch, so that the newest is always there
     chosen = [values[(i + 1) * len(values) // count - 1] for i in range(count)]
     low, high = min(chosen), max(chosen)
-    scale = (len(_BARS) - 1) / (high - low) if high > low else 0.0
-    return "".join(_BARS[round((value - low) * scale)] for value in chosen)
+    reach = high - low or 1.0
+    return "".join(_BARS[round((value - low) / reach * (len(_BARS) - 1))] for value in chosen)
 
 
 def size(count: float) -> str:

@@ -18,7 +18,7 @@ import webbrowser
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from importlib import resources
 from typing import TYPE_CHECKING, Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, unquote
 
 from hubless.errors import HublessError
 from hubless.watch.feed import Feed
@@ -134,7 +134,7 @@ def _prepare(
         shown = socket.gethostname()
     shown = f"[{shown}]" if ":" in shown else shown
     url = f"http://{shown}:{listening.getsockname()[1]}/"
-    return server, listening, url + (f"?token={token}" if token else "")
+    return server, listening, url + (f"?token={quote(token, safe='')}" if token else "")
 
 
 def _listen(host: str, port: int) -> socket.socket:
@@ -275,9 +275,12 @@ class _Guard:
         if self._is_right(asked) and request.url.path == "/":
             # kept out of the address, and so out of what is copied and logged
             found: Response = RedirectResponse("/", 303)
-            found.set_cookie(cookie, self.token, httponly=True, samesite="strict", path="/")
+            # a header holds no more letters than Latin-1 has
+            kept = quote(self.token, safe="")
+            found.set_cookie(cookie, kept, httponly=True, samesite="strict", path="/")
             return found
-        if any(map(self._is_right, (asked, bearer, request.cookies.get(cookie, "")))):
+        kept = unquote(request.cookies.get(cookie, ""))
+        if any(map(self._is_right, (asked, bearer, kept))):
             return None
         return PlainTextResponse("this needs the token: open the address with ?token=...\n", 401)
 
