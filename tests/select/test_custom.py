@@ -76,3 +76,38 @@ def test_functions_without_a_source_have_a_text_too() -> None:
     made = [eval(f"lambda roster, k, rng: {number}") for number in (1, 1, 2)]
     assert described(made[0]) == described(made[1]) != described(made[2])
     assert repr(Activity(np.sqrt)) == repr(Activity(np.sqrt)) != repr(Activity(np.cbrt))
+
+
+def test_functions_of_one_text_that_hold_different_things_are_told_apart() -> None:
+    def power(p: float, root: Callable[[float], float] = abs) -> Callable[[float], float]:
+        return lambda n: root(n) ** p
+
+    def square(n: float) -> float:
+        return n * n
+
+    def cube(n: float) -> float:
+        return n * n * n
+
+    assert described(power(0.3)) == described(power(0.3))
+    assert described(power(0.3)) != described(power(0.9))
+    assert described(power(1, square)) != described(power(1, cube))
+    assert repr(Activity(power(0.3))) != repr(Activity(power(0.9)))  # type: ignore[arg-type]
+
+
+def test_what_a_function_writes_down_does_not_make_it_another() -> None:
+    picks: list[int] = []
+
+    def noting(roster: Roster, k: int, rng: np.random.Generator) -> list[int]:
+        picks.append(k)
+        return list(range(k))
+
+    before = described(noting)
+    noting(Roster([1]), 1, np.random.default_rng(0))
+    assert picks == [1] and described(noting) == before
+
+
+def test_a_function_that_calls_itself_is_described() -> None:
+    def down(n: int) -> int:
+        return 0 if n == 0 else down(n - 1)
+
+    assert described(down) == described(down)

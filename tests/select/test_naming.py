@@ -117,6 +117,7 @@ def file(tmp_path: Path) -> Path:
 def test_selectors_are_taken_from_files(file: Path) -> None:
     roster, rng = Roster(np.arange(1, 10)), np.random.default_rng(0)
     assert isinstance(named(f"{file}:first"), Custom)
+    assert named(f"at-most:{file}:heavy") == AtMost(Heavy(0.5))
     for name, picked in {"first": [0, 1], "plain": [0, 1], "Last": [7, 8]}.items():
         assert named(f"{file}:{name}")(roster, 2, rng).tolist() == picked
     assert named(f"{file}:heavy") == Heavy(0.5)

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
 import pytest
 
 from hubless.errors import SelectionError, Shortage
 from hubless.select.active import Active
+from hubless.select.activity import Activity
 from hubless.select.fixed import Fixed, Weighted
+from hubless.select.optimal import OptimalSampling
+from hubless.select.reachable import Reachable
 from hubless.select.refresh import Refreshed
-from hubless.select.roster import Roster, Selector
+from hubless.select.roster import Ints, Roster, Selector
 from hubless.select.uniform import Uniform
 from tests.support.frequencies import often
 
@@ -115,3 +121,24 @@ def test_the_roster_is_as_it_was() -> None:
 def test_no_rounds_are_refused() -> None:
     with pytest.raises(SelectionError, match="at least 1 round"):
         Refreshed(Uniform(), rounds=0)
+
+
+def test_valuations_are_those_that_the_selector_within_looks_at() -> None:
+    @dataclass(frozen=True)
+    class ByNorm:
+        looks_at: str = "update norms"
+
+        def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+            return np.argsort(roster.valuation)[-k:]
+
+    assert Refreshed(ByNorm()).looks_at == "update norms"
+    assert Refreshed(Uniform()).looks_at == Refreshed(Active()).looks_at == "losses"
+
+
+@pytest.mark.parametrize("around", [Refreshed, Reachable])
+@pytest.mark.parametrize("inside", [OptimalSampling(), Activity("n", "exact", unbiased=True)])
+def test_nothing_can_make_up_for_a_choice_that_is_changed_from_outside(
+    around: Callable[[Selector], Selector], inside: Selector
+) -> None:
+    with pytest.raises(SelectionError, match="is to be unbiased, and within another"):
+        around(inside)

@@ -18,8 +18,11 @@ from torch import Tensor, nn
 from hubless.data.population import Population
 from hubless.errors import SelectionError
 from hubless.events import Event, Trained
+from hubless.privacy.mechanisms import Gaussian
+from hubless.select.activity import Activity
 from hubless.select.roster import Ints, Roster
-from hubless.simulate.clock import Buffered, Devices, constant
+from hubless.select.uniform import Uniform
+from hubless.simulate.clock import Buffered, Devices, constant, lognormal
 from hubless.simulate.simulation import Simulation
 from hubless.strategy.base import Strategy, Weighting
 from hubless.strategy.fedasync import FedAsync
@@ -31,6 +34,7 @@ from hubless.strategy.weighting import Buffer, ByExamples, Decay
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
+from hubless.train.values import MeanLoss
 from tests.simulate.worlds import after, people, simulation
 
 
@@ -324,3 +328,50 @@ def test_asynchronous_is_faster_on_the_clock_where_some_are_slow() -> None:
     for run in (buffered, waiting):
         run.run(rounds=10)
     assert buffered.virtual < waiting.virtual / 3
+
+
+def _busy(**changes: Any) -> Simulation:
+    """A few fast clients come back before a version is made."""
+    speeds = Devices(speed=lognormal(100.0, 1.0))
+    return simulation(
+        population=people([5] * 12 + [200] * 3),
+        devices=speeds,
+        pace=Buffered(concurrency=10, buffer=10),
+        **changes,
+    )
+
+
+def test_a_client_that_arrives_twice_counts_and_reports_twice() -> None:
+    ran = _busy(value=MeanLoss(), private=Gaussian(sigma=1.0, clip=4.0))
+    ran.run(20)
+    assert ran.ledger is not None and ran.ledger.spent() > 0
+    picked = ran.history["bytes_down"].sum() // (4 * len(ran.flat))
+    assert ran.roster.selected.sum() == picked
+
+
+def test_selectors_count_in_versions_as_the_roster_does() -> None:
+    seen: list[tuple[int, int]] = []
+
+    def look(roster: Roster, k: int, rng: np.random.Generator) -> Ints:
+        seen.append((roster.round, int(roster.last_seen.max())))
+        return Uniform()(roster, k, rng)
+
+    _busy(selector=look).run(15)
+    assert max(round for round, _ in seen) == 14
+    assert all(round >= last for round, last in seen)
+
+
+@pytest.mark.parametrize("concurrency", [1, 4])
+def test_clients_that_are_away_are_asked_again(concurrency: int) -> None:
+    ran = simulation(
+        population=people([10] * 20),
+        devices=Devices(availability=constant(0.1)),
+        pace=Buffered(concurrency=concurrency, buffer=1),
+    )
+    ran.run(100)
+    assert ran.round == 100
+
+
+def test_an_unbiased_selector_is_refused_where_there_are_no_rounds() -> None:
+    with pytest.raises(SelectionError, match="Buffered has none"):
+        simulation(selector=Activity("n", "exact", unbiased=True), pace=Buffered())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -12,13 +13,20 @@ from hubless.events import Ended, Event
 from hubless.simulate import checkpoint
 from hubless.simulate.callbacks import BestModel, Checkpoint, EarlyStop
 from hubless.simulate.simulation import Simulation
+from hubless.train.optimizers import SGD
+from hubless.train.recipe import Recipe
 from tests.simulate.worlds import after, people, simulation
-
-NOBODY = cast(Simulation, None)
 
 
 def _tested(**changes: Any) -> Simulation:
     return simulation(test=people([40], seed=7), evaluate_every=1, **changes)
+
+
+def _said(stop: EarlyStop, rows: list[dict[str, float]]) -> list[bool]:
+    """What it answers after each of these rounds."""
+    seen = [SimpleNamespace(rows=rows[: i + 1]) for i in range(len(rows))]
+    runs = cast("list[Simulation]", seen)
+    return [bool(stop(run, row)) for run, row in zip(runs, rows, strict=True)]
 
 
 def test_every_callback_sees_every_round_once() -> None:
@@ -68,17 +76,15 @@ def test_a_run_stops_at_its_target() -> None:
 def test_a_run_stops_when_two_evaluations_brought_nothing(
     best: Any, values: list[float], stops: int | None
 ) -> None:
-    stop = EarlyStop(patience=2, best=best)
-    said = [bool(stop(NOBODY, {"round": i, "loss": value})) for i, value in enumerate(values)]
+    rows = [{"round": i, "loss": value} for i, value in enumerate(values)]
+    said = _said(EarlyStop(patience=2, best=best), rows)
     assert (said.index(True) + 1 if True in said else None) == stops
 
 
 def test_rounds_without_an_evaluation_do_not_try_ones_patience() -> None:
-    stop = EarlyStop(patience=1)
-    assert not stop(NOBODY, {"round": 1, "loss": 2.0})
-    assert not stop(NOBODY, {"round": 2})
-    assert not stop(NOBODY, {"round": 3})
-    assert stop(NOBODY, {"round": 4, "loss": 2.0})
+    rows: list[dict[str, float]] = [{"round": round} for round in (1, 2, 3, 4)]
+    rows[0]["loss"] = rows[3]["loss"] = 2.0
+    assert _said(EarlyStop(patience=1), rows) == [False, False, False, True]
 
 
 @pytest.mark.parametrize(("metric", "best"), [("loss", "low"), ("accuracy", "high")])
@@ -99,6 +105,47 @@ def test_the_best_model_is_the_one_of_the_best_round(metric: str, best: Any) -> 
     assert torch.equal(flat, kept[keep.round])
 
 
+@pytest.mark.parametrize("cut", [2, 3, 4])
+def test_callbacks_go_on_where_a_resumed_run_goes_on(cut: int, tmp_path: Path) -> None:
+    def parts() -> tuple[BestModel, list[Any]]:
+        best = BestModel("accuracy", "high")
+        stop = EarlyStop("accuracy", patience=3, best="high")
+        return best, [Checkpoint(tmp_path, every=1), best, stop]
+
+    def run(callbacks: list[Any], rounds: int, resumed: bool) -> Simulation:
+        ran = _tested(callbacks=callbacks, recipe=Recipe(SGD(1.5), batch=4))
+        assert ran.resume(tmp_path) == resumed
+        ran.run(rounds)
+        return ran
+
+    whole, callbacks = parts()
+    ended = run(callbacks[1:], 40, resumed=False).round
+    assert 4 < ended < 40
+    run(parts()[1], cut, resumed=False)
+    again, callbacks = parts()
+    assert run(callbacks, 40, resumed=True).round == ended
+    assert (again.value, again.round) == (whole.value, whole.round)
+    assert again.params.keys() == whole.params.keys()
+    assert all(torch.equal(again.params[name], param) for name, param in whole.params.items())
+
+
+def test_a_checkpoint_that_is_due_between_two_reports_is_written_with_the_next(
+    tmp_path: Path,
+) -> None:
+    """On a GPU rounds are reported ten at a time."""
+    saved: list[int] = []
+
+    class Remote(SimpleNamespace):
+        def save(self, folder: Path) -> None:
+            saved.append(self.round)
+
+    save = Checkpoint(tmp_path, every=25)
+    for newest in range(10, 101, 10):
+        for round in range(newest - 9, newest + 1):
+            save(cast(Simulation, Remote(round=newest)), {"round": round})
+    assert saved == [30, 50, 80, 100]
+
+
 def test_a_checkpoint_is_written_every_so_often_and_at_the_end(tmp_path: Path) -> None:
     rounds: list[int | None] = []
 
@@ -108,6 +155,7 @@ def test_a_checkpoint_is_written_every_so_often_and_at_the_end(tmp_path: Path) -
 
     ran = simulation(callbacks=[Checkpoint(tmp_path, every=2), look])
     ran.run(rounds=5)
-    assert rounds == [None, 2, 2, 4, 4]
+    # it comes after the others, so that what they remember of a round is in it
+    assert rounds == [None, None, 2, 2, 4]
     assert checkpoint.read(tmp_path)[1]["round"] == 5
     assert [path.name for path in tmp_path.iterdir()] == [checkpoint.NAME]

@@ -43,9 +43,16 @@ from tests.simulate.worlds import mlp, people, simulation
 ROOT = Path(__file__).parents[2]
 SLOW = Devices(speed=uniform(1, 50), down=constant(1e6), up=constant(1e5))
 
+
+def by_root(examples: Any, staleness: Any, own: int | None) -> Any:
+    """A weighting of one's own."""
+    return np.sqrt(examples)
+
+
 KINDS: dict[str, dict[str, Any]] = {
     "FedAvg": {"strategy": FedAvg()},
     "FedAdam": {"strategy": FedAdam(lr=0.05)},
+    "a function": {"strategy": FedAvg(weighting=by_root)},
     "lanes": {"engine": Local(lanes=3, compiled=False, processes=1)},
     "a falling rate": {"recipe": Recipe(SGD(0.3), batch=4, decay=0.9)},
     "over-selection": {"devices": SLOW, "pace": Pace(over=1.5, deadline=5.0)},

@@ -136,6 +136,29 @@ def test_lanes_that_need_not_keep_large_weights_are_tried_in_larger_numbers(
     assert measured - {0} == tried
 
 
+@pytest.mark.usefixtures("fresh_cache")
+def test_who_asks_for_no_lanes_gets_none_however_long_the_run() -> None:
+    assert Local(lanes=0, processes=1).plan(_executor(mlp()), 4, 10**9) == Plan(0, False, 1)
+
+
+def test_what_was_found_out_of_a_module_does_not_hold_once_its_code_is_another(
+    fresh_cache: Path,
+) -> None:
+    class Changing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(4, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.linear(x)
+
+    local = Local(processes=1)
+    local.plan(_executor(Changing()), 4, 10)
+    Changing.forward = Rooted.forward  # type: ignore[assignment,method-assign]
+    assert local.plan(_executor(Changing()), 4, 10).lanes == 0
+    assert len(list((fresh_cache / "plans").iterdir())) == 2
+
+
 def test_what_was_found_out_is_remembered(
     fresh_cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

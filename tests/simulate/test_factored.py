@@ -36,6 +36,20 @@ class Twice(Tied):
         return self.head(self.wide(x).tanh() + self.wide(0.5 * x))
 
 
+class Penalised(Tied):
+    """Adds a little of what its weights are to what it says."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.wide(x).tanh()) + 1e-5 * self.wide.weight.square().sum()
+
+
+class ByName(Tied):
+    """Calls its layer with a name for what goes in."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.wide(input=x).tanh())
+
+
 def wide() -> nn.Module:
     torch.manual_seed(1)
     layers = [nn.Linear(FEATURES, 200), nn.ReLU(), nn.Linear(200, 100, bias=False), nn.ReLU()]
@@ -81,7 +95,14 @@ def test_a_second_cohort_starts_from_its_own_params() -> None:
     assert torch.equal(lanes.run(start, cohort).total, first)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("module", [Tied, Twice])
+def test_a_layer_may_be_called_by_name() -> None:
+    torch.manual_seed(1)
+    this = job(ByName(), Recipe(SGD(0.1), batch=4))
+    assert in_factors(this) == ["wide"]
+    assert furthest(trained(this, EVERYBODY, 0).total, trained(this, EVERYBODY, 3).total) < 1e-5
+
+
+@pytest.mark.parametrize("module", [Tied, Twice, Penalised])
 def test_weights_that_are_used_in_other_ways_too_are_kept_per_lane(module: type[nn.Module]) -> None:
     torch.manual_seed(1)
     this = job(module(), Recipe(SGD(0.1), batch=4))

@@ -15,6 +15,7 @@ from hubless.data.population import Population
 from hubless.errors import TaskError
 from hubless.simulate.engine import LocalExecutor, Plan
 from hubless.simulate.lanes import Lanes
+from hubless.simulate.plain import Plain
 from hubless.simulate.work import Work, to_tensors
 from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD, Adam, AdamW
@@ -349,3 +350,37 @@ def test_long_clients_on_few_lanes_come_to_the_same(each: bool) -> None:
     else:
         assert furthest(learned.total, alone.total) < 1e-5
     assert sorted(runner._running._of) == [2, 8]  # type: ignore[union-attr]
+
+
+class Scaled(nn.Module):
+    """Has a number of its own beside its matrix, and one that is not trained."""
+
+    def __init__(self, mean: float = 0.0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear, self.scale = nn.Linear(4, 3), nn.Parameter(torch.tensor(0.7))
+        self.register_buffer("mean", torch.full((4,), mean))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x - self.mean) * self.scale
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+@pytest.mark.parametrize("recipe", ["sgd", "adam", "clip"])
+def test_a_parameter_may_be_a_single_number(lanes: int, recipe: str) -> None:
+    job = work(Task(Scaled()), people(), RECIPES[recipe])
+    alone = trained(job, EVERYBODY, 0)
+    assert furthest(alone.total, trained(job, EVERYBODY, lanes).total) < 1e-5
+    each = trained(job, EVERYBODY, lanes, each=True).each
+    assert furthest(trained(job, EVERYBODY, 0, each=True).each, each) < 1e-5
+
+
+@pytest.mark.parametrize("lanes", [1, 3])
+def test_buffers_are_those_of_the_params_and_not_of_the_module(lanes: int) -> None:
+    """A run that goes on from another one's model has that one's buffers."""
+    job = work(Task(Scaled()), people(), RECIPES["sgd"])
+    start = job.layout.flatten(Scaled(mean=3.0))
+    data = to_tensors(job.population, job.task.columns, CPU)
+    cohort = cohort_of(EVERYBODY, job.population)
+    alone = Plain(job, data, CPU).run(start, cohort)
+    assert furthest(alone.total, Lanes(job, data, CPU, lanes).run(start, cohort).total) < 1e-5

@@ -18,6 +18,7 @@ from hubless.events import Ended, Event, Started, Trained
 from hubless.select.uniform import Uniform
 from hubless.simulate.clock import Buffered
 from hubless.simulate.engine import Local
+from hubless.simulate.history import Done
 from hubless.simulate.plain import Plain
 from hubless.simulate.simulation import Simulation
 from hubless.simulate.work import to_tensors
@@ -373,3 +374,90 @@ def test_within_a_block_one_engine_serves_every_run() -> None:
     with pytest.raises(RuntimeError, match="only during run"):
         parts.engine  # noqa: B018
     assert torch.equal(whole.flat, parts.flat)
+
+
+def _normalised(momentum: float | None = 0.1) -> Task:
+    torch.manual_seed(0)
+    norm = nn.BatchNorm1d(16, momentum=momentum)
+    return Task(nn.Sequential(nn.Linear(4, 16), norm, nn.ReLU(), nn.Linear(16, 3)))
+
+
+@pytest.mark.parametrize("strategy", [FedAvgM(), FedAdam()])
+def test_buffers_are_averaged_whatever_the_server_optimizer(strategy: Strategy) -> None:
+    """A variance with momentum overshoots to below zero."""
+    ran = simulation(
+        task=_normalised(), strategy=strategy, population=people([30] * 10), test=people([90])
+    )
+    history = after(ran, 20)
+    assert ran.params["1.running_var"].min() > 0
+    assert np.isfinite(history["loss"].drop_nulls().to_numpy()).all()
+
+
+def test_what_clients_do_not_share_each_finds_as_it_was(tmp_path: Path) -> None:
+    """Without a momentum BatchNorm goes by how many batches it has seen."""
+
+    def run(rounds: int, processes: int = 1, *, resumed: bool = False) -> torch.Tensor:
+        engine = Local(lanes=0, compiled=False, processes=processes)
+        ran = simulation(task=_normalised(None), population=people([20, 40] * 5), engine=engine)
+        assert ran.resume(tmp_path) == resumed
+        ran.run(rounds)
+        if rounds == 2:
+            ran.save(tmp_path)
+        return ran.flat
+
+    whole, apart = run(4), run(4, processes=2)
+    run(2)
+    assert torch.equal(run(4, resumed=True), whole)
+    assert furthest(whole, apart) < 1e-6
+
+
+def test_an_interrupt_while_a_round_is_reported_loses_nothing_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls, row = 0, Done.row
+
+    def interrupted(self: Done, *args: Any) -> Any:
+        nonlocal calls
+        calls += 1
+        if calls == 3:
+            raise KeyboardInterrupt
+        return row(self, *args)
+
+    monkeypatch.setattr(Done, "row", interrupted)
+    ran = simulation()
+    with pytest.raises(KeyboardInterrupt):
+        ran.run(9)
+    assert [row["round"] for row in ran.rows] == [1, 2, 3] and ran.round == 3
+    ran.run(9)
+    whole = simulation()
+    whole.run(9)
+    assert torch.equal(ran.flat, whole.flat)
+    assert ran.roster.selected.tolist() == whole.roster.selected.tolist()
+
+
+def test_what_the_caller_draws_does_not_depend_on_runs() -> None:
+    torch.manual_seed(5)
+    expected = torch.rand(3)
+    ran = simulation()
+    torch.manual_seed(5)
+    ran.run(2)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_going_on_with_an_optimizer_is_going_on() -> None:
+    everybody = {"cohort": 9, "population": people([6] * 9), "strategy": FedAdam()}
+    recipe = Recipe(SGD(0.1), batch=None)
+    whole, first, second = (simulation(**everybody, recipe=recipe) for _ in range(3))
+    whole.run(4)
+    first.run(3)
+    second.go_on_from(first, optimizer=True)
+    second.run(1)
+    assert furthest(second.flat, whole.flat) < 1e-6
+    other = simulation(strategy=FedAvgM())
+    with pytest.raises(DataError, match="what .* remembers is nothing that .* can use"):
+        simulation(strategy=FedAdam()).go_on_from(other, optimizer=True)
+
+
+def test_a_test_population_without_examples_is_refused_at_once() -> None:
+    with pytest.raises(DataError, match="the test population has no examples"):
+        simulation(test=people([0, 0]))

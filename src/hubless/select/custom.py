@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -98,5 +98,28 @@ def described(function: Any) -> str:
         # typed in, or not a function at all: what it is made of, but for where it lies in memory
         code = getattr(function, "__code__", None)
         made = (code.co_code, code.co_names, code.co_consts) if code else function
-        text = re.sub(r" at 0x[0-9a-f]+", "", repr(made))
+        text = _without_addresses(made)
+    text += "".join(map(_without_addresses, _held(function, set())))
     return f"{name} {hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
+
+
+def _held(function: Any, seen: set[int]) -> Iterator[Any]:
+    """What a function has at hand besides its arguments: two of one text may differ in that.
+
+    But for what may change while it is used, such as a list that it writes down its picks in.
+    """
+    if id(function) in seen:
+        return
+    seen.add(id(function))
+    cells = inspect.getclosurevars(function).nonlocals if inspect.isfunction(function) else {}
+    defaults = (getattr(function, name, None) for name in ("__defaults__", "__kwdefaults__"))
+    for item in (*cells.values(), *defaults):
+        if inspect.isfunction(item):
+            yield item.__code__.co_code
+            yield from _held(item, seen)
+        elif isinstance(item, (bool, int, float, complex, str, bytes, tuple, frozenset)):
+            yield item
+
+
+def _without_addresses(item: object) -> str:
+    return re.sub(r" at 0x[0-9a-f]+", "", repr(item))

@@ -53,11 +53,11 @@ def named(text: str) -> Selector:
     >>> named("refreshed:rounds=20:heavy")
     Refreshed(selector=Heavy(share=0.2), rounds=20)
     """
-    path, _, name = text.rpartition(":")
-    if path.endswith(".py"):
-        return _from_file(Path(path), name)
     head, *settings = text.split(":")
     known = {_spoken(name): kind for name, kind in kinds().items() if _nameable(kind)}
+    path, _, name = text.rpartition(":")
+    if head not in known and path.endswith(".py"):
+        return _from_file(Path(path), name)
     if head not in known:
         raise SelectionError(
             f"there is no selector {head!r}: there are {', '.join(sorted(known))}, and file.py:name"

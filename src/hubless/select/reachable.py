@@ -7,7 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubless.errors import SelectionError
-from hubless.select.roster import Floats, Ints, Roster, Selector, refuse_shortage, there
+from hubless.select.roster import (
+    Floats,
+    Ints,
+    Roster,
+    Selector,
+    refuse_shortage,
+    refuse_unbiased,
+    there,
+)
 from hubless.select.sampling import Table
 from hubless.select.uniform import Uniform
 
@@ -39,6 +47,7 @@ class Reachable:
     def __post_init__(self) -> None:
         if not 0 < self.floor <= 1:
             raise SelectionError(f"floor is a share above 0 and up to 1, not {self.floor}")
+        refuse_unbiased(self.selector, "who is there changes them")
         if not isinstance(self.selector, Uniform) and not hasattr(self.selector, "weights"):
             raise SelectionError(f"{self.selector!r} has no weights(roster) to be corrected")
 

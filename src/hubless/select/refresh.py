@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
 from hubless.errors import SelectionError, Shortage
 from hubless.select.ranking import those_with_examples
-from hubless.select.roster import Ints, Roster, Selector, refuse_shortage
+from hubless.select.roster import Ints, Roster, Selector, refuse_shortage, refuse_unbiased
 from hubless.select.uniform import Uniform
 
 _USUAL: Selector = Uniform()
@@ -34,14 +33,17 @@ class Refreshed:
     (True, True)
     """
 
-    looks_at: ClassVar[str] = "losses"
-
     selector: Selector = _USUAL
     rounds: int = 100
 
     def __post_init__(self) -> None:
+        refuse_unbiased(self.selector, "who is due is picked whatever its probability")
         if self.rounds < 1:
             raise SelectionError(f"valuations live for at least 1 round, not {self.rounds}")
+
+    @property
+    def looks_at(self) -> str:
+        return str(getattr(self.selector, "looks_at", "")) or "losses"
 
     def feasible(self, roster: Roster, k: int) -> bool:
         """Whether picking `k` a round is enough to ask everybody in time."""

@@ -96,7 +96,8 @@ class Roster:
 
     def record_selected(self, clients: Ints) -> None:
         """Clients were picked for the current round."""
-        self.selected[clients] += 1
+        # one that is fast may be picked twice before a round ends that does not wait
+        np.add.at(self.selected, clients, 1)
         self._changes["selected"] += 1
         self.put("last_selected", clients, self.round)
 
@@ -168,6 +169,15 @@ def there(roster: Roster) -> Ints:
     if roster.available is None:
         return np.arange(len(roster))
     return np.flatnonzero(roster.available)
+
+
+def refuse_unbiased(selector: Selector, why: str) -> None:
+    """Raise where a selector wants its inclusion probabilities made up for, and nobody can."""
+    if getattr(selector, "unbiased", False):
+        raise SelectionError(
+            f"{selector!r} is to be unbiased, and within another its inclusion probabilities are "
+            f"not known: {why}"
+        )
 
 
 def refuse_shortage(roster: Roster, k: int, eligible: Ints | None = None) -> None:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
     from hubless.simulate.simulation import Simulation
@@ -31,11 +33,16 @@ class Checkpoint:
 
     def __init__(self, folder: str | Path, every: int = 50) -> None:
         self.folder, self.every = Path(folder), every
+        self._since: int | None = None
 
     def __call__(self, simulation: Simulation, row: Row) -> bool | None:
+        if self._since is None:
+            self._since = int(row["round"]) - 1
         # rounds are reported in batches on a GPU: only the newest one's params are at hand
-        if simulation.round % self.every == 0 and row["round"] == simulation.round:
+        due = simulation.round // self.every > self._since // self.every
+        if due and row["round"] == simulation.round:
             simulation.save(self.folder)
+            self._since = simulation.round
         return None
 
 
@@ -52,17 +59,17 @@ class EarlyStop:
     ) -> None:
         self.metric, self.patience, self.target = metric, patience, target
         self._sign = 1.0 if best == "low" else -1.0
-        self._best, self._since = float("inf"), 0
 
     def __call__(self, simulation: Simulation, row: Row) -> bool | None:
         if self.metric not in row:
             return None
-        value = self._sign * row[self.metric]
-        self._since = 0 if value < self._best else self._since + 1
-        self._best = min(self._best, value)
-        if self.target is not None and value <= self._sign * self.target:
+        # from the rows, which a resumed run has too
+        past = [other for other in simulation.rows if other["round"] <= row["round"]]
+        values = [self._sign * other[self.metric] for other in past if self.metric in other]
+        if self.target is not None and values[-1] <= self._sign * self.target:
             return True
-        return self.patience is not None and self._since >= self.patience
+        best = min(range(len(values)), key=values.__getitem__)
+        return self.patience is not None and len(values) - 1 - best >= self.patience
 
 
 class BestModel:
@@ -82,3 +89,21 @@ class BestModel:
                 self.value, self.round = value, simulation.round
                 self.params = {n: p.clone() for n, p in simulation.params.items()}
         return None
+
+    def state(self) -> dict[str, NDArray[Any]]:
+        """What a checkpoint has to hold for it to go on."""
+        if self.value is None:
+            return {}
+        kept = {f"params {name}": array.cpu().numpy() for name, array in self.params.items()}
+        return {**kept, "value": np.array(self.value), "round": np.array(self.round)}
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what a checkpoint holds."""
+        if "value" not in arrays:
+            return
+        self.value, self.round = float(arrays["value"]), int(arrays["round"])
+        self.params = {
+            name.removeprefix("params "): torch.tensor(array)
+            for name, array in arrays.items()
+            if name.startswith("params ")
+        }

@@ -21,6 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import hubless
 from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
+from hubless.simulate.circumstances import described
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
 from hubless.simulate.tiers import Tiers
@@ -86,6 +87,8 @@ class Local:
         cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
         cores = cores if executor.device.type == "cpu" and hasattr(os, "fork") else 1
         processes = min(cores, max(1, cohort // 2)) if self.processes == "auto" else self.processes
+        if self.lanes == 0:
+            return Plan(0, False, processes)
         if self.lanes != "auto" and self.compiled != "auto":
             return Plan(self.lanes, self.compiled, processes)
         note = _Note(executor, self, cohort, rounds)
@@ -310,8 +313,9 @@ class _Note:
         about = [
             str(work.task.module),
             [(p.name, p.shape) for p in work.layout.places],
-            repr(work.recipe),
+            described(work.recipe),
             [_code(work.task.loss), _code(work.task.prepare)],
+            sorted({_code(type(part).forward) for part in work.task.module.modules()}),
             {n: [str(c.dtype), c.shape[1:]] for n, c in executor.data.items()},
             [name, os.cpu_count(), torch.__version__, hubless.__version__],
             [repr(wanted), cohort, rounds],

@@ -72,6 +72,9 @@ class Lanes:
         self._losses = torch.zeros(lanes, device=device)
         views = work.layout.views(self._global)
         self._anchors = [views[i] for i in self._stacked]
+        constants = work.layout.places[len(work.layout.trained) :]
+        buffers, values = dict(module.named_buffers()), work.layout.named(self._global)
+        self._buffers = [(buffers[place.name], values[place.name]) for place in constants]
         self._lr = torch.tensor(optimizer.lr, device=device)
         self._programs: dict[tuple[int, bool, int], Callable[..., None]] = {}
         self._unrolls: list[int] = []
@@ -104,6 +107,8 @@ class Lanes:
         seed_draws(int(keys(work.seed, "lanes", cohort.drawn, self.lanes)) >> 1, self.device)
         with torch.no_grad(), tf32(work.recipe.precision != "float32"):
             self._global.copy_(params)
+            for buffer, value in self._buffers:
+                buffer.copy_(value)
             self._lr.fill_(work.recipe.lr(cohort.round))
             return self._follow(schedule, cohort, each)
 
@@ -176,7 +181,7 @@ class Lanes:
     def _add(self, totals: Sequence[Tensor], weights: Tensor) -> None:
         """Add what lanes have come to, each with its weight, to the running sum."""
         for i, array in zip(self._stacked, self._params, strict=True):
-            totals[i].view(-1).addmv_(array.flatten(1).t(), weights)
+            totals[i].view(-1).addmv_(array.view(self.lanes, -1).t(), weights)
         for factor in self._factors:
             factor.add(totals[self._place(factor)], weights)
 
@@ -185,7 +190,8 @@ class Lanes:
         arrays = dict(zip(self._stacked, self._params, strict=True))
         arrays.update({self._place(factor): factor.each() for factor in self._factors})
         for i, place in enumerate(self.work.layout.trained):
-            kept[:, place.start : place.stop].index_copy_(0, receiving, arrays[i].flatten(1))
+            learned = arrays[i].reshape(self.lanes, -1)
+            kept[:, place.start : place.stop].index_copy_(0, receiving, learned)
 
     def _place(self, factor: Factors) -> int:
         names = [place.name for place in self.work.layout.trained]

@@ -56,7 +56,8 @@ def pick(
     if free is not None:
         available = free if available is None else available & free
     roster = simulation.roster
-    roster.available, roster.round = available, turn
+    # draws are counted by turns, which are not rounds where rounds do not wait
+    roster.available, roster.round = available, simulation.round
     if available is not None:
         count = min(count, int(available.sum()))
     picked = np.asarray(simulation.selector(roster, count, stream(simulation.seed, "select", turn)))
@@ -186,6 +187,8 @@ class Flight:
     arrival: float
 
 
+_TRIES = 1000
+"""How often clients are asked when nobody is there: they come and go."""
 _LEARNED = ("learned", "learned losses", "learned values")
 
 
@@ -211,7 +214,10 @@ class Asynchronous:
         virtual, asked, selecting = simulation.virtual, [np.zeros(0, np.int64)], 0.0
         while len(arrived) < self.pace.buffer:
             started = time.perf_counter()
-            asked.append(self._ask(simulation, virtual))
+            for _ in range(_TRIES):
+                asked.append(self._ask(simulation, virtual))
+                if self._queue:
+                    break
             selecting += time.perf_counter() - started
             if not self._queue:
                 raise SelectionError("no client with data can be reached, and none is training")

@@ -25,6 +25,10 @@ class Plain:
         arrays = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self._arrays = [arrays[place.name] for place in work.layout.places]
         self._trained = self._arrays[: len(work.layout.trained)]
+        shared = {place.name for place in work.layout.places}
+        # what clients do not share each finds as it was, too: counters, of batches seen
+        own = [b for name, b in self.module.named_buffers() if name not in shared]
+        self._counters = [(buffer, buffer.clone()) for buffer in own]
         self._global = torch.zeros(work.layout.size, device=device)
         self._anchors = work.layout.views(self._global)
 
@@ -67,6 +71,8 @@ class Plain:
         work, recipe, trained = self.work, self.work.recipe, self._trained
         with torch.no_grad():
             torch._foreach_copy_(self._arrays, self._anchors)
+            for counter, before in self._counters:
+                counter.copy_(before)
         slots: list[Slots] = [
             tuple(torch.zeros_like(p) for _ in range(recipe.optimizer.slots)) for p in trained
         ]

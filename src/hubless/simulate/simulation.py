@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -21,8 +20,8 @@ from hubless.rng import stream
 from hubless.select.roster import Roster, Selector
 from hubless.select.uniform import Uniform
 from hubless.simulate import checkpoint
-from hubless.simulate.callbacks import Callback, Checkpoint
-from hubless.simulate.circumstances import circumstances
+from hubless.simulate.callbacks import BestModel, Callback, Checkpoint
+from hubless.simulate.circumstances import circumstances, described
 from hubless.simulate.clock import Buffered, Clock, Devices, Pace
 from hubless.simulate.engine import Local
 from hubless.simulate.evaluate import Evaluation
@@ -129,6 +128,7 @@ class Simulation:
         self._held: list[Done] = []
         self.flat = self._work.layout.flatten(task.module)
         self._slots: tuple[Tensor, ...] = ()
+        self._steps_before = 0
         self.round = 0
         self.virtual = 0.0
         self.rows: list[dict[str, float]] = []
@@ -161,6 +161,7 @@ class Simulation:
         """
         if self.round >= rounds:
             return
+        drawn = torch.get_rng_state()
         if self._engine is None:
             self._threads = torch.get_num_threads()
             self._engine = self._choice.start(self._work, self.cohort, rounds)
@@ -188,6 +189,8 @@ class Simulation:
                 # workers that were interrupted may be in the middle of anything
                 if not self._kept or reason in ("failed", "interrupted"):
                     self._stop()
+                # what the caller draws next is none of this run's business
+                torch.set_rng_state(drawn)
                 self.events.emit(Ended(client=self.name, round=self.round, reason=reason))
 
     def __enter__(self) -> Simulation:
@@ -232,15 +235,26 @@ class Simulation:
             raise DataError(f"{self.round} rounds are done: it is too late to start from elsewhere")
         if len(earlier.flat) != len(self.flat):
             raise DataError("the earlier simulation trained another model")
+        if optimizer and earlier.strategy.optimizer.slots != self.strategy.optimizer.slots:
+            raise DataError(
+                f"what {earlier.strategy!r} remembers is nothing that {self.strategy!r} can use"
+            )
         self.flat = earlier.flat.clone()
         if optimizer:
             self._slots = tuple(slot.clone() for slot in earlier._slots)
+            self._steps_before = earlier.round + earlier._steps_before
 
     def arrive(self, reduced: Tensor) -> None:
         """Take the strategy's step towards what updates were reduced to."""
         current = self.flat
-        following, slots = self.strategy.advance(current, reduced, current, self._slots, self.round)
+        # buffers are averaged and no more: momentum could make a variance negative
+        trained = slice(0, self._work.layout.trained[-1].stop)
+        step = self.round + self._steps_before
+        here, there = current[trained], reduced[trained]
+        following, slots = self.strategy.advance(here, there, here, self._slots, step)
         self.flat = cast(Tensor, following)
+        if self._work.layout.has_buffers:
+            self.flat = torch.cat([self.flat, reduced[trained.stop :].to(current)])
         self._slots = cast("tuple[Tensor, ...]", slots)
 
     def save(self, folder: str | Path) -> Path:
@@ -256,7 +270,12 @@ class Simulation:
             spent = self.ledger.state()
             arrays.update({f"ledger {name}": column for name, column in spent.items()})
         more, facts = self._pace.state()
+        for i, callback in enumerate(self.callbacks):
+            if isinstance(callback, BestModel):
+                kept = callback.state()
+                arrays.update({f"callback {i} {name}": array for name, array in kept.items()})
         known = {"round": self.round, "virtual": self.virtual, "rows": self.rows, "pace": facts}
+        known["steps before"] = self._steps_before
         about = {"fingerprint": self._fingerprint(), **known}
         return checkpoint.write(Path(folder), {**arrays, **more}, about)
 
@@ -277,7 +296,11 @@ class Simulation:
             torch.tensor(arrays[f"slot {name}"]) for name in names if f"slot {name}" in arrays
         )
         self.round, self.virtual, self.rows = facts["round"], facts["virtual"], facts["rows"]
+        self._steps_before = facts.get("steps before", 0)
         self._pace.restore(arrays, facts["pace"])
+        for i, callback in enumerate(self.callbacks):
+            if isinstance(callback, BestModel):
+                callback.restore(_below(f"callback {i} ", arrays))
         self.roster = self._roster()
         self.roster.restore(_below("roster ", arrays))
         if self.ledger is not None:
@@ -300,12 +323,14 @@ class Simulation:
             tenths: Mapping[str, Tensor] = {}
             if evaluated and self._evaluation is not None:
                 means, tenths = self._evaluation.measured(self.flat)
+            # here, where it may wait for a GPU, and not where the round is written down
+            values = None if version.values is None else version.values.double().cpu().numpy()
         except BaseException:
             # a round is complete or has not been
             (self.flat, self._slots, self.round, self.virtual), mark = before
             self._pace.return_to(mark)
             raise
-        valuations, epsilon = self._note(version)
+        valuations, epsilon = self._note(version, values)
         took = time.perf_counter() - started
         training = trained - started - version.selecting
         phases = {
@@ -320,31 +345,37 @@ class Simulation:
             return self._report()
         return False
 
-    def _note(self, version: Version) -> tuple[NDArray[np.float64] | None, float | None]:
+    def _note(
+        self, version: Version, values: NDArray[np.float64] | None
+    ) -> tuple[NDArray[np.float64] | None, float | None]:
         """Write into the roster who was picked, who answered, and what they said they are worth."""
         roster, clients = self.roster, version.clients
         roster.round = self.round - 1
         roster.record_selected(version.picked)
-        if version.values is None:
+        if values is None:
             roster.record_seen(clients)
             return None, None
-        values, epsilon = version.values.double().cpu().numpy(), None
+        epsilon = None
         if self.private is not None and self.ledger is not None:
             rng = stream(self.seed, "private", self.round)
-            values = self.private.report(clients, values, self.ledger, rng)
+            for those in _in_turn(clients):
+                values[those] = self.private.report(clients[those], values[those], self.ledger, rng)
             epsilon = self.ledger.spent()
         roster.record_seen(clients, values)
         return values, epsilon
 
     def _report(self) -> bool:
         """Read what rounds since the last time came to, and tell everyone."""
-        held, self._held = self._held, []
         stop = False
-        for done in held:
+        while self._held:
+            done = self._held[0]
+            # this is where a GPU is waited for: whoever is interrupted here comes back to it
             row = done.row(self.recipe, 4 * self._work.layout.size)
             self.rows.append(row)
+            del self._held[0]
             self.events.emit(done.event(row))
-            for callback in self.callbacks:
+            # what others remember of a round is part of its checkpoint
+            for callback in sorted(self.callbacks, key=lambda c: isinstance(c, Checkpoint)):
                 stop = bool(callback(self, row)) or stop
         return stop
 
@@ -371,9 +402,15 @@ class Simulation:
                 f"an unbiased selector makes up for its choice in a mean, and {self.strategy!r} "
                 "does not take one"
             )
+        if is_unbiased(self.selector) and isinstance(self._pace, Asynchronous):
+            raise SelectionError(
+                "an unbiased selector makes up for its choice in a round, and Buffered has none"
+            )
         for people in (self.population, self._test):
-            if people is None or not people.examples:
+            if people is None:
                 continue
+            if not people.examples:
+                raise DataError("the test population has no examples")
             rows = np.arange(min(2, people.examples))
             few = Population.pooled(
                 {
@@ -410,19 +447,27 @@ class Simulation:
             "clients": len(self.population),
             "examples": self.population.examples,
             "model": [[p.name, list(p.shape)] for p in self._work.layout.places],
-            "recipe": repr(self.recipe),
-            "strategy": repr(self.strategy),
-            "selector": _described(self.selector),
-            "value": repr(self.value),
-            "private": repr(self.private),
-            "pace": repr(self._pace.pace),
+            "recipe": described(self.recipe),
+            "strategy": described(self.strategy),
+            "selector": described(self.selector),
+            "value": described(self.value),
+            "private": described(self.private),
+            "pace": described(self._pace.pace),
             "devices": None if self.clock is None else self.clock.digest(),
         }
 
 
-def _described(item: object) -> str:
-    """What something is, the same in every process: no addresses."""
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(item))
+def _in_turn(clients: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
+    """The places of all clients, of one that is there several times one after the other.
+
+    >>> [places.tolist() for places in _in_turn(np.array([3, 5, 3, 3]))]
+    [[0, 1], [2], [3]]
+    """
+    left = np.arange(len(clients))
+    while len(left):
+        _, first = np.unique(clients[left], return_index=True)
+        yield left[np.sort(first)]
+        left = np.delete(left, first)
 
 
 def _ledger(clients: int) -> Ledger:
