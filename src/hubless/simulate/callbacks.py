@@ -28,7 +28,8 @@ class Callback(Protocol):
 class Checkpoint:
     """Save everything every so many rounds, when the run ends, and when it is interrupted.
 
-    `Simulation.resume(folder)` goes on from there, to the same bits.
+    `Simulation.resume(folder)` goes on from there, to the same bits. It is called after all other
+    callbacks, so that what they remember of a round is part of it.
     """
 
     def __init__(self, folder: str | Path, every: int = 50) -> None:
