@@ -32,7 +32,7 @@ class Event:
     def to_json(self) -> str:
         """One line that says everything there is to say: what is None is left out."""
         said = {name: value for name, value in asdict(self).items() if value is not None}
-        return json.dumps({"event": self.kind, **_plain(said)}, allow_nan=False)
+        return json.dumps({"event": self.kind, **plain(said)}, allow_nan=False)
 
 
 Listener: TypeAlias = Callable[[Event], None]
@@ -250,12 +250,16 @@ def to_file(path: str | Path) -> Listener:
     return write
 
 
-def _plain(value: Any) -> Any:
-    """As JSON can say it: numpy's numbers as Python's, and what is not finite as nothing."""
+def plain(value: Any) -> Any:
+    """As JSON can say it: numpy's numbers as Python's, and what is not finite as nothing.
+
+    >>> plain({"loss": float("nan"), "of": (1, 2.5)})
+    {'loss': None, 'of': [1, 2.5]}
+    """
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
+        return [plain(item) for item in value]
     if isinstance(value, bool):
         return value
     if isinstance(value, numbers.Integral):

@@ -139,13 +139,23 @@ def test_results_of_other_settings_are_not_taken_for_these(
 
 
 def test_data_that_were_not_prepared_to_the_end_are_prepared_again(tmp_path: Path) -> None:
-    settings, data = Settings.read(written(tmp_path, SMALL)), tmp_path / "out" / "data"
-    prepare(settings, None, data)
-    (data / "span.json").unlink()
-    (data / "messages" / "population.json").unlink()
-    arguments = [str(tmp_path / "study.toml"), "--out", str(tmp_path / "out"), "--prepare"]
+    out = tmp_path / "out"
+    (out / "data.part" / "messages").mkdir(parents=True)
+    arguments = [str(written(tmp_path, SMALL)), "--out", str(out), "--prepare"]
     assert main(arguments) == 0
-    assert Population.open(data / "messages").examples
+    assert Population.open(out / "data" / "messages").examples
+    assert not (out / "data.part").exists()
+
+
+def test_a_folder_of_data_that_is_somebodys_own_is_left_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data" / "messages").mkdir(parents=True)
+    (tmp_path / "data" / "mine.parquet").write_text("dear")
+    with pytest.raises(SystemExit):
+        main([str(written(tmp_path, SMALL)), "--out", str(tmp_path)])
+    assert "holds no prepared data: take another --out" in capsys.readouterr().err
+    assert (tmp_path / "data" / "mine.parquet").read_text() == "dear"
 
 
 def test_months_without_examples_are_months_all_the_same(

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
+
+from hubless.events import plain
 
 
 def printable(text: str) -> str:
@@ -22,15 +23,7 @@ def in_json(document: object) -> str:
     >>> in_json({"loss": float("nan"), "of": (1, 2.5)})
     '{"loss": null, "of": [1, 2.5]}'
     """
-    return json.dumps(_plain(document), allow_nan=False)
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    return json.dumps(plain(document), allow_nan=False)
 
 
 def print_table(rows: Sequence[tuple[str, ...]]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -57,3 +59,16 @@ def grouped(owner: Index, groups: int) -> tuple[Index, Index]:
     """
     rows = np.argsort(owner, kind="stable")
     return rows, offsets_of(np.bincount(owner, minlength=groups))
+
+
+def in_turn(values: Index) -> Iterator[Index]:
+    """Everyone's places, those of a value that is there several times one after the other.
+
+    >>> [places.tolist() for places in in_turn(np.array([3, 5, 3, 3]))]
+    [[0, 1], [2], [3]]
+    """
+    left = np.arange(len(values))
+    while len(left):
+        _, first = np.unique(values[left], return_index=True)
+        yield left[np.sort(first)]
+        left = np.delete(left, first)

@@ -98,8 +98,8 @@ def described(function: Any) -> str:
         # typed in, or not a function at all: what it is made of, but for where it lies in memory
         code = getattr(function, "__code__", None)
         made = (code.co_code, code.co_names, code.co_consts) if code else function
-        text = _without_addresses(made)
-    text += "".join(map(_without_addresses, _held(function, set())))
+        text = without_addresses(made)
+    text += "".join(map(without_addresses, _held(function, set())))
     return f"{name} {hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
@@ -121,5 +121,10 @@ def _held(function: Any, seen: set[int]) -> Iterator[Any]:
             yield item
 
 
-def _without_addresses(item: object) -> str:
+def without_addresses(item: object) -> str:
+    """What something is, the same in every process.
+
+    >>> without_addresses(takes_three)
+    '<function takes_three>'
+    """
     return re.sub(r" at 0x[0-9a-f]+", "", repr(item))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import platform
-import re
 import shlex
 import sys
 from functools import cache
@@ -80,12 +79,3 @@ def label_counts(population: Population, task: Task) -> dict[str, Any] | None:
     if len(sizes) <= _EACH:
         found["by_client"] = counted(owner, len(sizes))
     return found
-
-
-def described(item: object) -> str:
-    """What something is, the same in every process: no addresses.
-
-    >>> described(described)
-    '<function described>'
-    """
-    return re.sub(r" at 0x[0-9a-f]+", "", repr(item))

@@ -21,7 +21,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 import hubless
 from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
-from hubless.simulate.circumstances import described
+from hubless.select.custom import without_addresses
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
 from hubless.simulate.tiers import Tiers
@@ -313,7 +313,7 @@ class _Note:
         about = [
             str(work.task.module),
             [(p.name, p.shape) for p in work.layout.places],
-            described(work.recipe),
+            without_addresses(work.recipe),
             [_code(work.task.loss), _code(work.task.prepare)],
             sorted({_code(type(part).forward) for part in work.task.module.modules()}),
             {n: [str(c.dtype), c.shape[1:]] for n, c in executor.data.items()},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -13,21 +13,24 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hubless.data.index import in_turn
 from hubless.data.population import Population
 from hubless.errors import DataError, Diverged, SelectionError
 from hubless.events import Ended, Events, Listener, Started, to_file
 from hubless.rng import stream
+from hubless.select.custom import without_addresses
 from hubless.select.roster import Roster, Selector
 from hubless.select.uniform import Uniform
 from hubless.simulate import checkpoint
 from hubless.simulate.callbacks import BestModel, Callback, Checkpoint
-from hubless.simulate.circumstances import circumstances, described
+from hubless.simulate.checking import check_cohort, check_people, check_selection
+from hubless.simulate.circumstances import circumstances
 from hubless.simulate.clock import Buffered, Clock, Devices, Pace
 from hubless.simulate.engine import Local
 from hubless.simulate.evaluate import Evaluation
 from hubless.simulate.history import Done
-from hubless.simulate.pace import Asynchronous, Synchronous, Version, is_unbiased
-from hubless.simulate.work import Engine, Work, to_tensors
+from hubless.simulate.pace import Asynchronous, Synchronous, Version
+from hubless.simulate.work import Engine, Work
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedavg import FedAvg
 from hubless.train.recipe import Recipe
@@ -106,7 +109,7 @@ class Simulation:
         if value is None:
             value = _USUAL_VALUES.get(getattr(self.selector, "looks_at", ""))
         self.value, self.private = value, private
-        self.cohort = _cohort(cohort, len(population))
+        self.cohort = check_cohort(cohort, len(population))
         self.seed, self.evaluate_every = seed, evaluate_every
         self.callbacks = list(callbacks)
         self.events = Events([to_file(events)] if isinstance(events, (str, Path)) else [*events])
@@ -132,7 +135,11 @@ class Simulation:
         self.round = 0
         self.virtual = 0.0
         self.rows: list[dict[str, float]] = []
-        self._check()
+        check_people(task, population, test)
+        waits = isinstance(pace, Pace)
+        check_selection(self.selector, self.strategy, waits=waits)
+        if private is not None and value is None:
+            raise SelectionError("private is about valuations, and there are none: give a value")
 
     @property
     def params(self) -> dict[str, Tensor]:
@@ -358,7 +365,7 @@ class Simulation:
         epsilon = None
         if self.private is not None and self.ledger is not None:
             rng = stream(self.seed, "private", self.round)
-            for those in _in_turn(clients):
+            for those in in_turn(clients):
                 values[those] = self.private.report(clients[those], values[those], self.ledger, rng)
             epsilon = self.ledger.spent()
         roster.record_seen(clients, values)
@@ -391,36 +398,6 @@ class Simulation:
             raise DataError("there is no test population: pass one")
         return self._evaluation or Evaluation(self.task, self._test, self.flat.device, self.recipe)
 
-    def _check(self) -> None:
-        """Find out before any training what is wrong with the task or the data."""
-        if not self.population.examples:
-            raise DataError("the population has no examples")
-        if self.private is not None and self.value is None:
-            raise SelectionError("private is about valuations, and there are none: give a value")
-        if is_unbiased(self.selector) and not self.strategy.reducer.streaming:
-            raise SelectionError(
-                f"an unbiased selector makes up for its choice in a mean, and {self.strategy!r} "
-                "does not take one"
-            )
-        if is_unbiased(self.selector) and isinstance(self._pace, Asynchronous):
-            raise SelectionError(
-                "an unbiased selector makes up for its choice in a round, and Buffered has none"
-            )
-        for people in (self.population, self._test):
-            if people is None:
-                continue
-            if not people.examples:
-                raise DataError("the test population has no examples")
-            rows = np.arange(min(2, people.examples))
-            few = Population.pooled(
-                {
-                    name: column[rows if people.rows is None else people.rows[rows]]
-                    for name, column in people.columns.items()
-                }
-            )
-            device = next(self.task.module.parameters()).device
-            self.task.check(to_tensors(few, self.task.columns, device))
-
     def _roster(self) -> Roster:
         """What is known of clients before any of them trained."""
         if self.clock is None:
@@ -447,27 +424,14 @@ class Simulation:
             "clients": len(self.population),
             "examples": self.population.examples,
             "model": [[p.name, list(p.shape)] for p in self._work.layout.places],
-            "recipe": described(self.recipe),
-            "strategy": described(self.strategy),
-            "selector": described(self.selector),
-            "value": described(self.value),
-            "private": described(self.private),
-            "pace": described(self._pace.pace),
+            "recipe": without_addresses(self.recipe),
+            "strategy": without_addresses(self.strategy),
+            "selector": without_addresses(self.selector),
+            "value": without_addresses(self.value),
+            "private": without_addresses(self.private),
+            "pace": without_addresses(self._pace.pace),
             "devices": None if self.clock is None else self.clock.digest(),
         }
-
-
-def _in_turn(clients: NDArray[np.int64]) -> Iterator[NDArray[np.int64]]:
-    """The places of all clients, of one that is there several times one after the other.
-
-    >>> [places.tolist() for places in _in_turn(np.array([3, 5, 3, 3]))]
-    [[0, 1], [2], [3]]
-    """
-    left = np.arange(len(clients))
-    while len(left):
-        _, first = np.unique(clients[left], return_index=True)
-        yield left[np.sort(first)]
-        left = np.delete(left, first)
 
 
 def _ledger(clients: int) -> Ledger:
@@ -478,12 +442,3 @@ def _ledger(clients: int) -> Ledger:
 
 def _below(name: str, arrays: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
     return {key.removeprefix(name): a for key, a in arrays.items() if key.startswith(name)}
-
-
-def _cohort(cohort: float, clients: int) -> int:
-    count = max(1, round(cohort * clients)) if 0 < cohort < 1 else int(cohort)
-    if count < 1 or (cohort >= 1 and count != cohort):
-        raise SelectionError(f"a cohort is a number of clients, or a share below 1, not {cohort}")
-    if count > clients:
-        raise SelectionError(f"a cohort of {count} cannot be taken from {clients} clients")
-    return count

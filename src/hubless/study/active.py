@@ -259,13 +259,13 @@ def report(study: Study, title: str) -> str:
     found = savings.summary({arm: curves for arm, curves in arms.items() if curves})
     diverged = [run.label for run in runs if run.diverged]
     tuned = {arm: any(run.tuning and run.arm == arm for run in runs) for arm in GRIDS}
-    at_edges = [told for arm in GRIDS for told in edges(runs, arm)]
+    untuned = [told for arm in GRIDS for told in edges(runs, arm)]
     said = {"epochs": epochs, "rounds": study.rounds, "knobs": knobs, "tuned": tuned}
-    said |= {"edges": at_edges, "diverged": diverged}
+    said |= {"edges": untuned, "diverged": diverged}
     write(study.out / "table.json", json.dumps({**said, **found}, indent=1))
     text = savings.markdown(found, knobs)
-    if at_edges:
-        text += "\n\nNot tuned to the end: " + "; ".join(at_edges) + "."
+    if untuned:
+        text += "\n\nNot tuned to the end: " + "; ".join(untuned) + "."
     write(study.out / "table.md", text + "\n")
     try:
         savings.draw(found, title, study.out / "auc")

@@ -203,24 +203,28 @@ def sets_of(timeline: Timeline, settings: Settings) -> Sequence[Timeline]:
 
 
 def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
-    """Write everything that cells need: encoded messages, vocabulary, novelty of segments."""
+    """Write everything that cells need: encoded messages, vocabulary, novelty of segments.
+
+    Into a new folder, which is there once it is complete.
+    """
     from hubless.measure.novelty import Novelty
 
-    shutil.rmtree(folder, ignore_errors=True)
     people = settings.messages(data)
     timeline = Timeline.of(people)
     if settings.window is not None:
         timeline = timeline.between(*settings.window)
-    # who is tested must have something to be tested on, which a month without examples refuses
-    people, _ = timeline.population, timeline.test
+    people, tested = timeline.population, timeline.test
     seen = timeline.window(timeline.start, timeline.stop - 1)
     texts: NDArray[Any] = people.columns["text"]
     rows = seen.rows if seen.rows is not None else np.arange(seen.examples)
     vocabulary = Vocabulary.trained(texts[rows].tolist(), settings.vocabulary)
     columns = vocabulary.columns(texts, settings.length)
     encoded = {**columns, "time": people.columns["time"]}
-    folder.mkdir(parents=True, exist_ok=True)
-    vocabulary.save(folder / "vocabulary.json")
+    print(f"{seen.examples} messages to train on, {tested.examples} to test on", file=sys.stderr)
+    staged = folder.with_name(f"{folder.name}.part")
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.mkdir(parents=True)
+    vocabulary.save(staged / "vocabulary.json")
     novelty = []
     for place, line in enumerate(sets_of(timeline, settings)):
         for horizon in settings.horizons:
@@ -231,11 +235,11 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
                 found = Novelty.between(earlier, window).by_decile()
                 more = {"horizon": horizon, "set": str(place), "period": number}
                 novelty += [{**more, **row} for row in found.to_dicts()]
-    write(folder / "novelty.json", json.dumps(novelty))
-    replace(people, columns=encoded).packed().save(folder / "messages")
+    write(staged / "novelty.json", json.dumps(novelty))
+    replace(people, columns=encoded).packed().save(staged / "messages")
     span = {"start": str(timeline.start), "stop": str(timeline.stop)}
-    # last: where this is, everything is
-    write(folder / "span.json", json.dumps(span))
+    write(staged / "span.json", json.dumps(span))
+    staged.rename(folder)
 
 
 @lru_cache(maxsize=1)
@@ -277,8 +281,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         settings = Settings.read(asked.settings)
         prepared = asked.out / "data"
-        if not (prepared / "span.json").exists():
+        if not prepared.exists():
             prepare(settings, asked.data, prepared)
+        elif not (prepared / "span.json").exists():
+            raise DataError(f"{prepared} is there, and holds no prepared data: take another --out")
         agree(prepared / "settings.json", settings.about_data)
         if asked.prepare:
             return 0
