@@ -19,6 +19,7 @@ _POINTS = 12_000
 """So many points of all lines together are drawn."""
 _LINES = 10
 """More lines than this cannot be told apart by colour."""
+_LEGEND_WIDTH, _SYMBOL_WIDTH, _LETTER_WIDTH = 440, 32, 6.0
 _BARS = 24
 _DECILES = "decile of clients, from the lightest to the heaviest"
 
@@ -339,7 +340,13 @@ def member_updates(members: polars.DataFrame, run: str) -> Drawing | None:
 def _colour(field: str, names: Sequence[str]) -> altair.Color:
     import altair as alt
 
-    legend = alt.Legend(symbolType="stroke" if field == "who" else "square", symbolStrokeWidth=3)
+    # as many beside each other as fit above the narrowest chart of a page, which cuts off others
+    longest = max(map(len, names), default=0)
+    legend = alt.Legend(
+        symbolType="stroke" if field == "who" else "square",
+        symbolStrokeWidth=3,
+        columns=min(4, max(1, int(_LEGEND_WIDTH / (_SYMBOL_WIDTH + _LETTER_WIDTH * longest)))),
+    )
     colour: altair.Color = alt.Color(
         f"{field}:N", title=None, scale=alt.Scale(domain=list(names)), legend=legend
     )
