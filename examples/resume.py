@@ -27,7 +27,7 @@ def simulation(folder: Path | None, slowly: bool = False) -> hubless.Simulation:
     people = hubless.Population.by({"x": x, "y": (x[:, 0] > 0).astype(int)}, np.arange(2000) % 50)
     callbacks: list[object] = [hubless.Checkpoint(folder, every=5)] if folder else []
     if slowly:
-        callbacks.append(lambda simulation, row: time.sleep(0.05))
+        callbacks.append(lambda simulation, row: time.sleep(0.2))
     return hubless.Simulation(
         hubless.Task(torch.nn.Linear(8, 2)),
         people,

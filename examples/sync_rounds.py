@@ -15,7 +15,7 @@ import hubless
 from hubless.events import Closed, Event
 
 MEMBERS = ["ann", "bob", "cyd"]
-ROUNDS, DEADLINE = 4, 2.0
+ROUNDS, DEADLINE = 4, 4.0
 said: list[tuple[int, list[str], float]] = []
 lock = threading.Lock()
 

@@ -1,12 +1,17 @@
-"""Session-wide fixtures: one running copy of each real store."""
+"""For all tests: one running copy of each real store, and the same examples every time."""
 
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
 import pytest
+from hypothesis import settings
 
 from tests.support import servers
 from tests.support.servers import Server, Unavailable
+
+# what Hypothesis tries is the same in every run; `--hypothesis-profile default` looks further
+settings.register_profile("repeatable", derandomize=True, deadline=None)
+settings.load_profile("repeatable")
 
 
 def _running(context: AbstractContextManager[Server]) -> Iterator[Server]:

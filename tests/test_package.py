@@ -68,7 +68,7 @@ def _imported(*arguments: str) -> set[str]:
         [sys.executable, "-X", "importtime", *arguments],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=200,
     )
     assert ran.returncode == 0, ran.stderr[-2000:]
     names = re.findall(r"^import time:.*\|\s*([\w.]+)$", ran.stderr, re.MULTILINE)

@@ -35,7 +35,7 @@ TAGS = {
     "U8": np.uint8,
 }
 # the machine may be busy with other tests, so no example is judged by its time
-unhurried = settings(deadline=None, max_examples=60)
+fewer = settings(max_examples=60)
 
 
 @st.composite
@@ -63,7 +63,7 @@ def _example() -> Arrays:
     }
 
 
-@unhurried
+@fewer
 @given(arrays())
 def test_packing_and_unpacking_loses_no_bit(params: Arrays) -> None:
     signature = Signature.of(params)
@@ -77,7 +77,7 @@ def test_packing_and_unpacking_loses_no_bit(params: Arrays) -> None:
         assert unpacked[name].tobytes() == array.tobytes()
 
 
-@unhurried
+@fewer
 @given(arrays(), st.randoms())
 def test_neither_order_nor_values_matter_to_a_signature(params: Arrays, random: Any) -> None:
     signature = Signature.of(params)
@@ -89,7 +89,7 @@ def test_neither_order_nor_values_matter_to_a_signature(params: Arrays, random: 
     assert signature.differences(again) == []
 
 
-@unhurried
+@fewer
 @given(arrays())
 def test_a_signature_survives_being_written_as_text(params: Arrays) -> None:
     signature = Signature.of(params)
@@ -99,7 +99,7 @@ def test_a_signature_survives_being_written_as_text(params: Arrays) -> None:
     assert json.loads(signature.to_json()).keys() == params.keys()
 
 
-@unhurried
+@fewer
 @given(arrays())
 def test_arrays_lie_side_by_side_each_aligned_to_its_own_size(params: Arrays) -> None:
     signature = Signature.of(params)
@@ -112,7 +112,7 @@ def test_arrays_lie_side_by_side_each_aligned_to_its_own_size(params: Arrays) ->
     assert at == signature.size == sum(array.nbytes for array in params.values())
 
 
-@unhurried
+@fewer
 @given(arrays())
 def test_blocks_cover_everything_once_and_none_mixes_dtypes(params: Arrays) -> None:
     signature = Signature.of(params)

@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any
 
 COMMAND = [sys.executable, "-m", "hubless.cli"]
+PATIENCE = 240
+"""Seconds for what takes some on an idle machine: nothing is promised here about time."""
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "COLUMNS": "100"}
 
 
@@ -22,7 +24,7 @@ def hubless(*words: str | Path, cwd: Path, **more: str) -> subprocess.CompletedP
         env={**ENVIRONMENT, **more},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=PATIENCE,
         check=False,
     )
 
@@ -51,7 +53,7 @@ def kinds_in(path: Path) -> list[str]:
 
 def wait_until(fact: Callable[[], bool], process: subprocess.Popen[str]) -> None:
     """Wait for a fact that a process brings about."""
-    deadline = time.monotonic() + 90
+    deadline = time.monotonic() + PATIENCE
     while not fact():
         if process.poll() is not None:
             raise AssertionError(f"it ended before that: {process.communicate()}")

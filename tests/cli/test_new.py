@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from hubless.cli import main
-from tests.cli.commands import ENVIRONMENT, events_in, hubless
+from tests.cli.commands import ENVIRONMENT, PATIENCE, events_in, hubless
 
 
 def test_a_new_simulation_runs_and_leaves_its_events(tmp_path: Path) -> None:
@@ -40,7 +40,7 @@ def test_a_new_site_runs_with_plain_python_and_meets_another(tmp_path: Path) -> 
             env=ENVIRONMENT,
             capture_output=True,
             text=True,
-            timeout=120,
+            timeout=PATIENCE,
             check=False,
         )
         assert ran.returncode == 0, ran.stderr

@@ -10,7 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import ENVIRONMENT, events_in, hubless, kinds_in, start, wait_until
+from tests.cli.commands import (
+    ENVIRONMENT,
+    PATIENCE,
+    events_in,
+    hubless,
+    kinds_in,
+    start,
+    wait_until,
+)
 
 FEDERATION = """
 import numpy as np
@@ -151,7 +159,7 @@ def test_an_interrupted_run_leaves_whole_lines_and_says_where(tmp_path: Path) ->
     events = tmp_path / "kept" / "events.jsonl"
     wait_until(lambda: events.exists() and events.read_text().count("\n") > 5, process)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=60)
+    _, said = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130, said
     last = events_in(events)[-1]
     assert (last["event"], last["reason"]) == ("ended", "interrupted")

@@ -13,7 +13,7 @@ import pytest
 
 import hubless as package
 from hubless.events import to_file
-from tests.cli.commands import hubless, start
+from tests.cli.commands import PATIENCE, hubless, start
 
 
 @pytest.fixture
@@ -72,10 +72,10 @@ def test_the_page_is_served_until_interrupted(run: Path) -> None:
     assert process.stdout is not None
     found = re.search(r"http://127\.0\.0\.1:\d+/", process.stdout.readline())
     assert found, process.communicate()
-    with urllib.request.urlopen(f"{found[0]}state.json", timeout=30) as answer:
+    with urllib.request.urlopen(f"{found[0]}state.json", timeout=PATIENCE) as answer:
         assert json.load(answer)["runs"]
     process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=60)
+    _, error = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, error
     assert "Traceback" not in error
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubless.data import (
@@ -54,7 +54,6 @@ def test_a_partition_makes_a_population(name: str) -> None:
     assert people.examples == 6000
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_iid_uses_each_example_once_in_parts_that_differ_by_one(data: st.DataObject) -> None:
     clients = data.draw(st.integers(1, 20))
@@ -64,7 +63,6 @@ def test_iid_uses_each_example_once_in_parts_that_differ_by_one(data: st.DataObj
     assert parts.sizes.max() - parts.sizes.min() <= 1
 
 
-@settings(deadline=None)
 @given(st.data())
 def test_unequal_parts_follow_their_proportions_and_are_never_empty(data: st.DataObject) -> None:
     sizes = data.draw(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20))
@@ -76,7 +74,6 @@ def test_unequal_parts_follow_their_proportions_and_are_never_empty(data: st.Dat
     assert (np.diff(parts.sizes[by_size]) >= -1).all()
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=30))
 def test_sizes_that_add_up_are_met_exactly(sizes: list[int]) -> None:
     assert iid(sum(sizes), len(sizes), sizes=sizes).sizes.tolist() == sizes
@@ -88,7 +85,6 @@ def test_lognormal_sizes_spread_as_far_as_asked() -> None:
     assert np.ptp(lognormal_sizes(10, spread=0)) == 0
 
 
-@settings(deadline=None)
 @given(labels, st.data())
 def test_shards_use_each_example_once_and_are_equal(column: list[int], data: st.DataObject) -> None:
     clients = data.draw(st.integers(1, len(column)))
@@ -105,7 +101,6 @@ def test_two_shards_are_at_most_two_labels_where_they_divide_evenly() -> None:
     assert max(len(set(DIGITS[parts.rows_of(i)])) for i in range(100)) == 2
 
 
-@settings(deadline=None)
 @given(labels, st.sampled_from([1e-3, 0.1, 1.0, 100.0]), st.data())
 def test_dirichlet_uses_each_example_once_and_gives_everyone_the_least(
     column: list[int], alpha: float, data: st.DataObject
@@ -127,7 +122,6 @@ def test_a_small_alpha_concentrates_labels_and_a_large_one_spreads_them() -> Non
     assert largest(1000.0) < 0.15
 
 
-@settings(deadline=None)
 @given(labels, st.floats(0, 1), st.data())
 def test_label_skew_uses_each_example_once(
     column: list[int], skew: float, data: st.DataObject
@@ -170,7 +164,6 @@ def test_texts_may_come_as_objects_as_polars_gives_them() -> None:
         by_column(np.array(["bob", None], dtype=object))
 
 
-@settings(deadline=None)
 @given(labels)
 def test_by_column_makes_a_client_of_each_value(column: list[int]) -> None:
     parts = by_column(column)

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -148,7 +148,6 @@ def test_a_partition_of_a_pooled_population_numbers_its_rows() -> None:
     assert sorted(y for ys in _owned(people) for y in ys) == list(range(10))
 
 
-@settings(deadline=None)
 @given(populations(), st.floats(0.01, 0.99), st.none() | st.integers(0, 9))
 def test_a_split_uses_every_example_once_and_keeps_their_order(
     people: Population, share: float, seed: int | None
@@ -175,7 +174,6 @@ def test_a_share_is_not_lost_to_rounding() -> None:
     assert Population.pooled(_columns(100)).split(0.29)[1].examples == 29
 
 
-@settings(deadline=None)
 @given(populations(), st.data())
 def test_any_selection_holds_what_its_clients_hold(people: Population, data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.integers(0, len(people) - 1), max_size=10))
@@ -183,7 +181,6 @@ def test_any_selection_holds_what_its_clients_hold(people: Population, data: st.
     assert _owned(people.select(chosen)) == [everyone[i] for i in chosen]
 
 
-@settings(deadline=None)
 @given(populations(), st.data())
 def test_any_mask_keeps_exactly_what_satisfies_it(people: Population, data: st.DataObject) -> None:
     height = len(people.columns["y"])

@@ -323,10 +323,13 @@ def test_a_window_of_many_examples_takes_no_time() -> None:
     when = rng.integers(0, 365 * 86_400, int(sizes.sum())).astype("timedelta64[s]")
     columns = {"time": np.datetime64("2023-01-01", "us") + when}
     line = Timeline.of(Population(columns, np.concatenate([[0], np.cumsum(sizes)])))
-    began = time.perf_counter()
-    line.last(11)
-    # it takes about 3 ms
-    assert time.perf_counter() - began < 0.5
+    taken = []
+    for _ in range(5):
+        began = time.process_time()
+        line.last(11)
+        taken.append(time.process_time() - began)
+    # it takes about 3 ms: whatever else a machine does only makes it longer
+    assert min(taken) < 0.1
 
 
 def test_a_fleet_has_a_timeline() -> None:

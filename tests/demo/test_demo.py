@@ -15,12 +15,13 @@ from hubless.demo.fleet import HORIZONS, SELECTORS, Found, _learned
 from hubless.demo.sites import SITES, VICTIM, _of_victim
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(600)
 def test_the_demo_simulates_federates_and_reports(tmp_path: Path) -> None:
     folder = tmp_path / "here"
     command = [sys.executable, "-m", "hubless.demo", "--folder", str(folder)]
-    command += ["--clients", "150", "--rounds", "6", "--epochs", "9"]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=170)
+    # enough epochs after the one it is killed at: who has finished by then is not killed any more
+    command += ["--clients", "150", "--rounds", "6", "--epochs", "30"]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=580)
     assert ran.returncode == 0, ran.stderr
     said = _lines(folder / "fleet" / "events.jsonl")
     names = {f"{selector}, {horizon}" for selector in SELECTORS for horizon in HORIZONS}
@@ -55,7 +56,7 @@ def test_what_was_learned_follows_from_the_table() -> None:
 
 
 def test_who_had_nothing_left_to_train_is_not_said_to_be_killed() -> None:
-    assert "was not killed" in _of_victim(killed_at=0, resumed_at=10)
+    assert "before it could be killed" in _of_victim(killed_at=0, resumed_at=10)
     assert "killed after epoch 3 and went on from epoch 4" in _of_victim(3, 4)
 
 

@@ -236,7 +236,8 @@ def test_memory_does_not_grow_with_the_number_of_peers(tmp_path: Path) -> None:
             me.step(mine, examples=1)
             peaks.append(tracemalloc.get_traced_memory()[1])
             tracemalloc.stop()
-    assert peaks[1] < peaks[0] * 1.1
+    # six peers more, and not half a model more: one or two more pieces on their way are chance
+    assert peaks[1] - peaks[0] < 4 * size / 2
     assert peaks[1] < 2.5 * 4 * size + (4 << 20)
 
 

@@ -6,7 +6,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
@@ -56,7 +56,6 @@ def test_what_has_no_auc_is_refused(scores: object, labels: object, message: str
         auc(scores, labels)  # type: ignore[arg-type]
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.integers(-2, 2) | st.floats(-1, 1), st.booleans(), st.integers(-1, 3)))
 )

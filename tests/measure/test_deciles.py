@@ -28,13 +28,11 @@ def _deciles_one_by_one(utterances: list[int]) -> list[int]:
     return deciles
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 5) | st.integers(0, 10**6), max_size=60))
 def test_deciles_are_those_of_ranking_by_hand(utterances: list[int]) -> None:
     assert decile_of(np.array(utterances, np.int64)).tolist() == _deciles_one_by_one(utterances)
 
 
-@settings(deadline=None)
 @given(st.integers(10, 500), st.integers(1, 9))
 def test_deciles_are_equal_to_within_a_client_and_heavier_ones_come_later(
     clients: int, different: int
@@ -114,7 +112,7 @@ def _assert_row(got: dict[str, object], wanted: dict[str, float | None]) -> None
             assert got[name] == pytest.approx(value, rel=1e-12), name
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.lists(st.integers(0, 4), min_size=1, max_size=25).filter(any), st.integers(0, 100))
 def test_measures_are_those_of_all_examples_of_a_decile(sizes: list[int], seed: int) -> None:
     outcome = _outcome(sizes, seed)
@@ -256,7 +254,7 @@ def test_the_spread_over_twenty_clients_worked_by_hand() -> None:
 
 
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.floats(0, 1))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_a_quantile_is_the_smallest_value_that_enough_clients_do_not_exceed(
     losses: list[float], q: float
 ) -> None:

@@ -29,7 +29,7 @@ def _plain(text: str) -> str:
     return " ".join(text.lower().split())
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(PEOPLE, st.data())
 def test_kinds_are_those_of_looking_everything_up(
     later: list[list[str]], data: st.DataObject
@@ -138,7 +138,7 @@ def test_perplexity_splits_by_novelty_and_decile() -> None:
     assert frame["perplexity"].to_list() == pytest.approx([8**0.5, 16, 4, 2, 16])
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=25).filter(any))
 def test_a_split_is_what_masks_give(kinds: list[list[int]]) -> None:
     sizes = np.array([len(each) for each in kinds])
@@ -163,7 +163,6 @@ def test_texts_are_compared_in_lower_case_and_without_superfluous_blanks() -> No
 
 @given(st.lists(st.text(st.characters(max_codepoint=0x17F) | st.sampled_from(" \t\n\u2003Σς"))))
 @example(["\x00"])
-@settings(deadline=None)
 def test_normalising_is_what_python_would_do(texts: list[str]) -> None:
     # Python takes four separators of ASCII for blanks that Unicode does not
     texts = [text.translate(dict.fromkeys(range(0x1C, 0x20))) for text in texts]

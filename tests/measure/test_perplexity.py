@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubless.errors import DataError
@@ -21,7 +21,6 @@ def _token_by_token(examples: list[list[float]]) -> float:
     return math.exp(math.fsum(losses) / len(losses)) if losses else math.nan
 
 
-@settings(deadline=None)
 @given(EXAMPLES, st.data())
 def test_it_is_what_going_through_all_tokens_gives(
     examples: list[list[float]], data: st.DataObject

@@ -27,7 +27,7 @@ def _grid(perplexities: list[float], deciles: list[int | None]) -> pl.DataFrame:
     return pl.DataFrame(rows, infer_schema_length=None)
 
 
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 @given(st.lists(st.floats(1, 1e4), min_size=7, max_size=40), st.permutations([None, 1, 2, 10]))
 def test_it_is_what_a_loop_over_cells_gives(
     perplexities: list[float], deciles: list[int | None]

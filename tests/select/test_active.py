@@ -229,7 +229,7 @@ def test_exactly_as_many_are_dropped_as_should_be(alpha1: float, clients: int, l
     assert (len(level.tied), level.room) == (clients, left)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(data=st.data())
 def test_large_rosters_are_ranked_as_by_sorting(data: st.DataObject) -> None:
     """The edge is looked for in a sample first; the result must not show it."""

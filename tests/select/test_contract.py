@@ -61,7 +61,7 @@ def test_the_selectors_are_found() -> None:
 
 
 @every_selector
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(data=st.data())
 def test_what_is_picked_is_there_and_there_once(name: str, data: st.DataObject) -> None:
     clients = data.draw(st.integers(1, 300))

@@ -113,7 +113,7 @@ def test_a_point_on_the_edge_belongs_to_whoever_has_a_weight() -> None:
     assert table._find(points).tolist() == [2, 2, 4, 4, 4]
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(
     st.lists(st.just(0.0) | st.floats(5e-324, 1e300), min_size=1, max_size=60),
     st.integers(0, 70),

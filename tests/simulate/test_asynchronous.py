@@ -179,7 +179,7 @@ def _reference(
     return path, times, cohorts
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     seconds=st.lists(st.integers(1, 40).map(lambda n: n / 8), min_size=1, max_size=6),
     concurrency=st.integers(1, 8),

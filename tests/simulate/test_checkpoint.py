@@ -272,6 +272,35 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_last_round(tmp_path: Path, processes:
     _goes_on(tmp_path, processes)
 
 
+@pytest.mark.parametrize("where", ["record_selected", "record_seen", "event"])
+def test_ctrl_c_while_a_round_is_written_down_waits_for_it(where: str, tmp_path: Path) -> None:
+    whole = _made("FedAdam")
+    whole.run(rounds=6)
+    stopped = _made("FedAdam", callbacks=[Checkpoint(tmp_path, every=1_000_000)])
+
+    def interrupted(*args: Any) -> None:
+        if stopped.round == 3:
+            signal.raise_signal(signal.SIGINT)
+        recorded(*args)
+
+    if where == "event":
+        recorded = stopped.events.emit
+        stopped.events.emit = interrupted  # type: ignore[method-assign]
+    else:
+        recorded = getattr(stopped.roster, where)
+        setattr(stopped.roster, where, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        stopped.run(rounds=6)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    resumed = _made("FedAdam")
+    resumed.resume(tmp_path)
+    assert [row["round"] for row in resumed.rows] == [1, 2, 3]
+    resumed.run(rounds=6)
+    _assert_the_same(whole, resumed)
+    picked = [run.roster.state()["selected"] for run in (whole, resumed)]
+    assert np.array_equal(*picked)
+
+
 def _written(folder: Path) -> Path:
     ran = _made("FedBuff")
     ran.run(rounds=2)
@@ -316,7 +345,7 @@ def intact(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     return _written(tmp_path_factory.mktemp("intact")).read_bytes()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 @given(data=st.data())
 def test_a_flipped_bit_is_noticed_wherever_it_is(
     data: st.DataObject, intact: bytes, tmp_path_factory: pytest.TempPathFactory

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubless.events import Event, Trained
@@ -136,7 +136,6 @@ def test_a_round_that_nobody_completes_changes_nothing() -> None:
     assert np.isnan(history["train_loss"].to_numpy()).all()
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.floats(0.1, 100), max_size=12),
     st.integers(1, 12),

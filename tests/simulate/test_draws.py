@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubless.rng import keys
@@ -15,7 +15,6 @@ def test_keys_are_the_same_on_every_machine() -> None:
     assert drawn.tolist() == [15821906416593355923, 7244390010779901862, 3622736349610901755]
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 1 << 40), min_size=1, max_size=20), st.integers(0, 1 << 30))
 def test_a_key_depends_on_its_counters_alone(clients: list[int], turn: int) -> None:
     together = keys(7, "client", turn, np.array(clients))

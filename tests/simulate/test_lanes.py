@@ -319,6 +319,7 @@ def test_dropout_differs_from_lane_to_lane_and_is_the_same_twice() -> None:
         assert furthest(once[0], once[1]) > 1e-3
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="nothing compiles without a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 @pytest.mark.parametrize("recipe", ["whole clients, several epochs"])

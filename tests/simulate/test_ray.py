@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -42,10 +45,29 @@ pytestmark = [
 def cluster() -> Iterator[ModuleType]:
     """One Ray for all of these tests; its socket's path must not be long."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    # it kills workers where others have used up the memory, and deaths are counted here
+    os.environ["RAY_memory_monitor_refresh_ms"] = "0"  # noqa: SIM112
     ray = pytest.importorskip("ray")
-    ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="ERROR")
+    ray.init(
+        # not one that somebody else has started on this machine
+        address="local",
+        num_cpus=2,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+    )
     yield ray
     ray.shutdown()
+
+
+_SHORT_OF_MEMORY = """
+import hubless.simulate.ray as ray
+from tests.simulate.worlds import simulation
+
+if __name__ == "__main__":
+    ray._MOST_DEATHS = 1
+    simulation(engine=ray.Ray(workers=1, lanes=0, compiled=False)).run(rounds=1)
+"""
 
 
 class InTurn:
@@ -115,3 +137,19 @@ def test_two_workers_agree_with_no_ray_and_one_that_dies_is_replaced_until_too_m
             engine.run(start, cohort)
     finally:
         engine.close()
+
+
+def test_workers_that_are_killed_for_memory_are_replaced_until_too_many_are() -> None:
+    strict = {"RAY_memory_usage_threshold": "0.001", "RAY_memory_monitor_refresh_ms": "20"}
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", _SHORT_OF_MEMORY],
+        cwd=Path(__file__).parents[2],
+        # a Ray that is given in the environment is not one of its own
+        env={**os.environ, **strict, "RAY_ADDRESS": "127.0.0.1:1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert "a worker died in round 1: its part is redone" in ran.stderr
+    last = ran.stderr.strip().rpartition("hubless.errors.")[2]
+    assert re.match("HublessError: workers died 2 times, in round 1 again: .* memory", last), last

@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -59,7 +59,6 @@ def _walk(laid: Schedule, position: int) -> list[tuple[list[int], list[float], f
     ]
 
 
-@settings(deadline=None)
 @given(jobs())
 def test_every_example_is_trained_on_once_per_epoch(
     job: tuple[Population, Ints, Recipe, int],
@@ -77,7 +76,6 @@ def test_every_example_is_trained_on_once_per_epoch(
             assert not seen or max(seen.values()) - min(seen[row] for row in mine) <= 1
 
 
-@settings(deadline=None)
 @given(jobs())
 def test_a_step_is_a_batch_and_its_shares_sum_to_one(
     job: tuple[Population, Ints, Recipe, int],
@@ -99,7 +97,6 @@ def test_a_step_is_a_batch_and_its_shares_sum_to_one(
         assert numbers == list(range(1, int(recipe.steps_for(np.array([size]))[0]) + 1))
 
 
-@settings(deadline=None)
 @given(jobs())
 def test_clients_begin_and_end_where_their_ticks_do(
     job: tuple[Population, Ints, Recipe, int],
@@ -124,7 +121,6 @@ def test_clients_begin_and_end_where_their_ticks_do(
     assert laid.begins.sum() == laid.ends.sum() == (population.sizes[clients] > 0).sum()
 
 
-@settings(deadline=None)
 @given(jobs())
 def test_within_a_stretch_nobody_comes_or_goes(job: tuple[Population, Ints, Recipe, int]) -> None:
     laid = _laid(job)
@@ -136,7 +132,6 @@ def test_within_a_stretch_nobody_comes_or_goes(job: tuple[Population, Ints, Reci
         assert not laid.ends[start : stop - 1].any()
 
 
-@settings(deadline=None)
 @given(jobs(), st.integers(1, 6))
 def test_how_a_client_is_shuffled_depends_neither_on_lanes_nor_on_who_else_trains(
     job: tuple[Population, Ints, Recipe, int], lanes: int
@@ -197,7 +192,6 @@ def test_a_whole_client_is_summed_in_chunks() -> None:
 LENGTHS = st.lists(st.integers(0, 30), min_size=1, max_size=30)
 
 
-@settings(deadline=None)
 @given(LENGTHS, st.integers(1, 8))
 def test_clients_follow_one_another_on_a_lane_without_gaps(lengths: list[int], lanes: int) -> None:
     length = np.array(lengths)
@@ -212,7 +206,6 @@ def test_clients_follow_one_another_on_a_lane_without_gaps(lengths: list[int], l
     assert (begin + length).max() <= length.sum() / lanes + length.max()
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=7), st.integers(1, 4))
 def test_packing_is_within_a_third_of_the_best_there_is(lengths: list[int], lanes: int) -> None:
     """Longest first never takes more than 4/3 of the fewest ticks there can be (Graham 1969)."""

@@ -29,7 +29,7 @@ Arrays = dict[str, NDArray[Any]]
 NUMPY_DTYPES = ["f8", "i8", "u8", "f4", "i4", "u4", "f2", "i2", "u2", "?", "i1", "u1"]
 SHAPES = hnp.array_shapes(min_dims=0, max_dims=3, min_side=0, max_side=4)
 # the machine may be busy with other tests, so no example is judged by its time
-unhurried = settings(deadline=None, max_examples=60)
+fewer = settings(max_examples=60)
 NAMES = st.text(min_size=1, max_size=12).filter(lambda name: name != "__metadata__")
 
 
@@ -72,7 +72,7 @@ SIMPLE: Arrays = {
 }
 
 
-@unhurried
+@fewer
 @given(arrays(bfloat16=False))
 def test_the_safetensors_library_reads_the_same_arrays_back(params: Arrays) -> None:
     _, head, body = _encoded(params, client="site-a")
@@ -81,7 +81,7 @@ def test_the_safetensors_library_reads_the_same_arrays_back(params: Arrays) -> N
     assert all(_same_bits(loaded[name], array) for name, array in params.items())
 
 
-@unhurried
+@fewer
 @given(arrays())
 def test_safetensors_for_torch_reads_the_same_tensors_back(params: Arrays) -> None:
     _, head, body = _encoded(params)
@@ -97,7 +97,7 @@ def test_safetensors_for_torch_reads_the_same_tensors_back(params: Arrays) -> No
             assert bits.tobytes() == array.tobytes()
 
 
-@unhurried
+@fewer
 @given(arrays())
 def test_a_header_is_recognised_by_its_own_signature_and_keeps_its_metadata(
     params: Arrays,
@@ -112,7 +112,7 @@ def test_a_header_is_recognised_by_its_own_signature_and_keeps_its_metadata(
     assert codec.broken_block(body, 0, signature.blocks, digests) is None
 
 
-@unhurried
+@fewer
 @given(arrays(), st.data())
 def test_every_flipped_byte_of_the_body_is_caught(params: Arrays, data: st.DataObject) -> None:
     signature, head, body = _encoded(params)
@@ -230,7 +230,7 @@ def test_a_header_nested_without_end_is_refused() -> None:
         codec.decode_header(raw, Signature.of(SIMPLE))
 
 
-@unhurried
+@fewer
 @given(st.binary(max_size=200))
 def test_no_bytes_whatever_make_the_reader_fail_otherwise_than_by_refusing(raw: bytes) -> None:
     signature = Signature.of(SIMPLE)
@@ -239,7 +239,7 @@ def test_no_bytes_whatever_make_the_reader_fail_otherwise_than_by_refusing(raw: 
     assert codec.describe(raw, len(raw), signature)
 
 
-@unhurried
+@fewer
 @given(st.recursive(st.none() | st.integers() | st.text(), st.lists, max_leaves=5))
 def test_no_json_whatever_makes_the_reader_fail_otherwise_than_by_refusing(value: object) -> None:
     signature = Signature.of(SIMPLE)

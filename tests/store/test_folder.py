@@ -192,7 +192,7 @@ def test_a_forked_child_goes_on_with_the_same_store(tmp_path: Path) -> None:
         child.start()
     _write_in_child(store, names[0])
     for child in children:
-        child.join(30)
+        child.join(120)
         assert child.exitcode == 0
     keys = [f"{name}/{i:02d}" for name in names for i in range(1, 50)]
     assert [entry.key for entry in store.list("")] == sorted(["before", *keys])

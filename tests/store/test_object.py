@@ -47,7 +47,7 @@ def child():
 
 process = multiprocessing.get_context("fork").Process(target=child)
 process.start()
-process.join(5)
+process.join(60)
 if process.exitcode is None:
     process.kill()
     print("hung", flush=True)
@@ -64,11 +64,12 @@ def _run(server: Server) -> str:
     return f"{server.url}/{uuid.uuid4().hex}"
 
 
-def _closed_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
+@pytest.fixture
+def closed_endpoint() -> Iterator[str]:
+    """Where nobody answers, nor can anybody begin to meanwhile: the port is taken."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}"
 
 
 @pytest.fixture
@@ -90,7 +91,7 @@ _OPERATIONS: dict[str, Callable[[Store], object]] = {
 operations = pytest.mark.parametrize("operation", _OPERATIONS)
 
 
-def _failure(store: Store, operation: str, seconds: float = 10.0) -> str:
+def _failure(store: Store, operation: str, seconds: float = 30.0) -> str:
     """The message of the StoreError that this raises, in time and fit to be read."""
     started = time.monotonic()
     with pytest.raises(StoreError) as raised:
@@ -109,7 +110,7 @@ def _failure(store: Store, operation: str, seconds: float = 10.0) -> str:
 def test_a_forked_child_is_told_so_instead_of_hanging(moto_server: Server, operation: str) -> None:
     task = json.dumps([_run(moto_server), moto_server.options, operation])
     ran = subprocess.run(
-        [sys.executable, "-c", _FORK, task], capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", _FORK, task], capture_output=True, text=True, timeout=200
     )
     told, after = ran.stdout.splitlines()
     assert told.startswith("StoreError: s3://")
@@ -123,7 +124,7 @@ def test_a_forked_child_that_opens_the_bucket_anew_is_served_or_told_so(
 ) -> None:
     task = json.dumps([_run(moto_server), moto_server.options, "open"])
     ran = subprocess.run(
-        [sys.executable, "-c", _FORK, task], capture_output=True, text=True, timeout=20
+        [sys.executable, "-c", _FORK, task], capture_output=True, text=True, timeout=200
     )
     answer, after = ran.stdout.splitlines()
     assert answer == "did it b'x'" or answer.startswith("StoreError: ")
@@ -206,11 +207,12 @@ def test_a_wrong_azure_key_is_reported_at_once(azurite_server: Server, operation
 
 
 @operations
-def test_an_endpoint_where_nobody_answers_is_an_error_that_names_it(operation: str) -> None:
-    endpoint = f"http://127.0.0.1:{_closed_port()}"
+def test_an_endpoint_where_nobody_answers_is_an_error_that_names_it(
+    closed_endpoint: str, operation: str
+) -> None:
     options = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
-    message = _failure(ObjectStore("s3://bucket/run", endpoint, options), operation)
-    assert endpoint in message
+    message = _failure(ObjectStore("s3://bucket/run", closed_endpoint, options), operation)
+    assert closed_endpoint in message
 
 
 @pytest.mark.parametrize("operation", ["put", "get", "list"])
@@ -257,8 +259,8 @@ def test_a_client_option_is_recognised_in_capitals_as_obstore_does_for_the_other
 
 
 @pytest.mark.xdist_group("moto")
-def test_a_proxy_among_the_options_is_used(moto_server: Server) -> None:
-    options = _options(moto_server, proxy_url=f"http://127.0.0.1:{_closed_port()}")
+def test_a_proxy_among_the_options_is_used(moto_server: Server, closed_endpoint: str) -> None:
+    options = _options(moto_server, proxy_url=closed_endpoint)
     _failure(ObjectStore(_run(moto_server), options=options), "list")
 
 
@@ -306,11 +308,13 @@ def test_an_azure_key_that_is_no_key_is_a_clear_error_that_does_not_tell_it() ->
 
 
 class _Unhurried(BaseHTTPRequestHandler):
-    """Takes what is put there, and its time to say so."""
+    """Takes what is put there, and its time to say so: for some far more than for others."""
+
+    ended: threading.Event
 
     def do_PUT(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
-        time.sleep(1.5)
+        self.ended.wait(1.5 if self.path.endswith("/slow") else 30)
         with contextlib.suppress(ConnectionError):
             self.send_response(200)
             self.send_header("ETag", '"1"')
@@ -323,10 +327,12 @@ class _Unhurried(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def unhurried_endpoint() -> Iterator[str]:
+    _Unhurried.ended = threading.Event()
     with ThreadingHTTPServer(("127.0.0.1", 0), _Unhurried) as server:
         thread = threading.Thread(target=server.serve_forever)
         thread.start()
         yield f"http://127.0.0.1:{server.server_port}"
+        _Unhurried.ended.set()
         server.shutdown()
         thread.join()
 
@@ -338,18 +344,20 @@ def test_what_has_to_go_up_in_one_piece_gets_the_time_that_a_slow_link_takes(
     options = {"access_key_id": "a", "secret_access_key": "b", "region": "us-east-1"}
     large = bytes(6_000_000)
     store = ObjectStore("s3://bucket/run", unhurried_endpoint, options)
-    store.put("large", [large], create=True)
+    store.put("slow", [large], create=True)
     with pytest.raises(StoreError):
-        store.put("small", [b"x"], create=True)
+        store.put("slower", [b"x"], create=True)
     # a timeout that was asked for is kept
     hasty = ObjectStore("s3://bucket/run", unhurried_endpoint, {**options, "timeout": "200ms"})
     with pytest.raises(StoreError):
-        hasty.put("large", [large], create=True)
+        hasty.put("slower", [large], create=True)
 
 
-def test_what_is_too_large_for_one_piece_is_refused_at_once_and_told_what_to_do() -> None:
+def test_what_is_too_large_for_one_piece_is_refused_at_once_and_told_what_to_do(
+    closed_endpoint: str,
+) -> None:
     options = {"region": "us-east-1", "access_key_id": "a", "secret_access_key": "b"}
-    store = ObjectStore("s3://bucket/run", f"http://127.0.0.1:{_closed_port()}", options)
+    store = ObjectStore("s3://bucket/run", closed_endpoint, options)
     parts = [memoryview(bytes(1 << 20))] * 5121
     with pytest.raises(WrongSize, match=r"run/initial: .*5 GiB.*without model="):
         Reliable(store).put("initial", parts, create=True)

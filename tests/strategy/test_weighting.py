@@ -29,7 +29,7 @@ from hubless.update import Update
 EXAMPLES = np.array([30.0, 10.0, 0.0, 160.0])
 STALENESS = np.array([0.0, 3.0, 1.0, 8.0])
 # the machine may be busy with other tests, so no example is judged by its time
-unhurried = settings(deadline=None, max_examples=100)
+fewer = settings(max_examples=100)
 
 
 def test_by_examples_is_in_proportion_to_them() -> None:
@@ -98,7 +98,7 @@ def situations(draw: st.DrawFn) -> tuple[list[float], list[int], int]:
     return values, staleness, draw(st.integers(0, count - 1))
 
 
-@unhurried
+@fewer
 @given(
     situations(),
     st.floats(0.01, 1.0),
@@ -133,7 +133,7 @@ def test_fedasync_mixes_with_the_share_and_decay_it_was_given() -> None:
     )
 
 
-@unhurried
+@fewer
 @given(
     situations(),
     st.sampled_from([Decay("constant"), Decay("hinge", 1.0, 2.0), Decay("polynomial", 0.7)]),
@@ -166,7 +166,7 @@ def test_staleness_is_counted_from_the_version_stepped_from() -> None:
     assert strategy.aggregate(updates, version=10)[0]["w"] == pytest.approx([(1 / 3) / (5 / 6)])
 
 
-@unhurried
+@fewer
 @given(
     hnp.arrays(np.int64, st.integers(1, 6), elements=st.integers(0, 10**14)),
     st.sampled_from([ByExamples(), Uniform(), Capped(100), Mixing(1.0, Decay("constant"))]),

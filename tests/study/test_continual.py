@@ -18,6 +18,7 @@ import pytest
 
 from hubless.data.population import Population
 from hubless.errors import DataError
+from hubless.simulate import checkpoint
 from hubless.simulate.engine import Local
 from hubless.study import continual
 from hubless.study.continual import Study, main, prepare
@@ -91,25 +92,44 @@ def test_the_paper_s_whole_grid_from_data_to_figures(tmp_path: Path) -> None:
     assert "A test" in page.read_text()
 
 
+@pytest.mark.timeout(900)
 def test_a_cell_killed_in_the_middle_resumes_to_the_identical_result(tmp_path: Path) -> None:
-    settings = written(tmp_path, SMALL)
+    grid = 'algorithms = ["fedavg"]\nselectors = ["activity:1"]\nhorizons = ["6", "3x2"]\nsets = 2'
+    settings = written(tmp_path, grid)
+    # two in each of three periods
+    settings.write_text(settings.read_text().replace("rounds = 3", "rounds = 6"))
     common = [str(settings), "--device", "cpu", "--lanes", "0"]
     assert main([*common, "--out", str(tmp_path / "whole")]) == 0
     killed = tmp_path / "killed"
-    command = [sys.executable, "-m", "hubless.study.continual", *common, "--out", str(killed)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            # in the middle of the second period of a continual cell
-            if "3x2" in line and (killed / "fedavg-activity_1-3x2-0" / "period-2").exists():
-                break
-            if "cell 5 of" in line:
-                break
-        process.send_signal(signal.SIGKILL)
-    finished = len(Grid(Settings.read(settings).axes, killed).finished())
-    assert 0 < finished < 12
+    command = [sys.executable, "-c", _DIES_IN_THE_SECOND_PERIOD, *common, "--out", str(killed)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr[-2000:]
+    finished = Grid(Settings.read(settings).axes, killed).finished()
+    assert sorted(finished) == ["fedavg-activity_1-6-0", "fedavg-activity_1-6-1"]
+    reached = [
+        checkpoint.read(killed / "fedavg-activity_1-3x2-0" / f"period-{number}")[1]["round"]
+        for number in (1, 2)
+    ]
+    assert reached == [2, 1]
     assert main([*common, "--out", str(killed)]) == 0
     assert results(killed) == results(tmp_path / "whole")
+
+
+_DIES_IN_THE_SECOND_PERIOD = """
+import os, signal, sys
+from hubless.study import continual
+
+seen = []
+
+def watch(self, simulation, row):
+    seen.append(self.label)
+    # the second round of two, in the second period
+    if seen.count("fedavg-activity_1-3x2-0") == 4:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+continual.Watch.__call__ = watch
+sys.exit(continual.main())
+"""
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import signal
 import subprocess
 import sys
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -67,19 +67,27 @@ def test_a_study_that_was_killed_ends_as_one_that_was_not(data: str, tmp_path: P
     arguments = [*TWO_CELLS, "--data", data, "--rounds", "40"]
     assert main([*arguments, "--out", str(tmp_path / "whole")]) == 0
     killed = tmp_path / "killed"
-    command = [sys.executable, "-m", "hubless.study.fedavg", *arguments, "--out", str(killed)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        for line in process.stderr:
-            if "run 2 of 2" in line:
-                while not (killed / LAST / checkpoint.NAME).exists():
-                    time.sleep(0.001)
-                process.kill()
-                break
+    command = [sys.executable, "-c", _DIES_IN_THE_SECOND_RUN, *arguments, "--out", str(killed)]
+    ran = subprocess.run(command, capture_output=True, text=True)
+    assert ran.returncode == -signal.SIGKILL, ran.stderr[-2000:]
     assert not (killed / LAST / "result.json").exists()
+    assert _round(killed / LAST) == 6
     assert main([*arguments, "--out", str(killed)]) == 0
     assert _kept(killed) == _kept(tmp_path / "whole")
     assert len(json.loads((killed / "table.json").read_text())) == 2
+
+
+_DIES_IN_THE_SECOND_RUN = """
+import os, signal, sys
+from hubless.study import fedavg
+
+def watch(self, simulation, row):
+    if self.label.startswith("run 2 of 2") and row["round"] == 7:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+fedavg.Watch.__call__ = watch
+sys.exit(fedavg.main())
+"""
 
 
 def test_when_the_time_is_up_nothing_is_lost(

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from hubless.errors import DataError
-from hubless.study.grid import Cell, Grid, Rows, cells, label
+from hubless.study.grid import Cell, Grid, Rows, _run, cells, label
 
 AXES = {"selector": ["uniform", "activity:n"], "set": ["0", "1", "2"]}
 
@@ -89,11 +89,16 @@ def test_a_deadline_ends_it_with_all_that_is_finished_kept(tmp_path: Path, worke
 
 
 def test_what_is_left_is_told_as_cells_end(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    Grid({"set": ["0", "1"]}, tmp_path).complete(Counted(tmp_path / "log"))
-    told = capsys.readouterr().err
-    assert "cell 1 of 2: set 0; about 0 s to go\ncell 2 of 2: set 1\n" in told
+    # as if each had taken two minutes
+    monkeypatch.setattr("hubless.study.grid._run", lambda *cell: (_run(*cell)[0], 120.0))
+    Grid({"set": ["0", "1", "2"]}, tmp_path).complete(Counted(tmp_path / "log"))
+    assert capsys.readouterr().err == (
+        "cell 1 of 3: set 0; about 4 min to go\n"
+        "cell 2 of 3: set 1; about 2 min to go\n"
+        "cell 3 of 3: set 2\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -203,6 +203,8 @@ class _Proxy:
         self._port = port
         self._rates = rates
         self._random = random.Random(seed)
+        # apart, so that the draws do not depend on when a refusal is sent
+        self._refusals = random.Random(seed)
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts = _Counts()
 
@@ -227,7 +229,7 @@ class _Proxy:
         return "pass"
 
     def failure(self) -> bytes:
-        return self._random.choice((b"500 Internal Server Error", b"503 Service Unavailable"))
+        return self._refusals.choice((b"500 Internal Server Error", b"503 Service Unavailable"))
 
     async def pause(self) -> None:
         await asyncio.sleep(self._rates.delay_seconds)

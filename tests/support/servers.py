@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 BUCKET = "hubless-test"
 AZURITE_VERSION = "3.37.0"
-START_SECONDS = 60.0
+START_SECONDS = 150.0
 INSTALL_SECONDS = 600.0
 # SeaweedFS takes far longer to leave by itself, to save data that no test wants.
 STOP_SECONDS = 2.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import math
 import os
 import random
 import subprocess
@@ -504,11 +505,10 @@ class Crew:
         """Note who ended; who should not have counts as a failure and is started again."""
         from tests.support.servers import tail
 
+        ended = {i: status for i, p in self._running.items() if (status := p.poll()) is not None}
+        # only now: what somebody wrote last is there once it has ended
         self._ledger.read(self._setting)
-        for index, process in list(self._running.items()):
-            status = process.poll()
-            if status is None:
-                continue
+        for index, status in ended.items():
             del self._running[index]
             if status == 0 and self._setting.clients[index] in self._ledger.finals:
                 self._done.add(index)
@@ -696,15 +696,16 @@ def _run(
     rng = random.Random(setting.seed)
     down: dict[int, float] = {}
     start = time.monotonic()
-    following, spoken = start + kill_every, start
-    while (now := time.monotonic()) < start + seconds or down:
+    due = [start + kill_every * n for n in range(1, math.ceil(seconds / kill_every))]
+    spoken = start
+    # on a busy machine a kill may come late, but none is left out
+    while (now := time.monotonic()) < start + seconds or due or down:
         crew.look()
-        if following <= now < start + seconds:
-            following += kill_every
-            if alive := crew.alive:
-                victim = rng.choice(alive)
-                crew.kill(victim)
-                down[victim] = now + rng.uniform(0, restart_within)
+        if due and due[0] <= now and (alive := crew.alive):
+            del due[0]
+            victim = rng.choice(alive)
+            crew.kill(victim)
+            down[victim] = now + rng.uniform(0, restart_within)
         for index in [i for i, at in down.items() if at <= now]:
             del down[index]
             crew.start(index)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubless.errors import TaskError
@@ -23,7 +23,6 @@ def _batches(size: int, batch: int | None) -> list[int]:
     return [min(width, size - start) for start in range(0, size, width)]
 
 
-@settings(deadline=None)
 @given(size=SIZES, epochs=st.integers(1, 4), batch=BATCHES)
 def test_epochs_are_as_many_steps_and_examples_as_walking_through_them(
     size: int, epochs: int, batch: int | None
@@ -34,7 +33,6 @@ def test_epochs_are_as_many_steps_and_examples_as_walking_through_them(
     assert recipe.examples_for(np.array([size])).tolist() == [sum(walk)]
 
 
-@settings(deadline=None)
 @given(size=SIZES, steps=st.integers(1, 15), batch=BATCHES)
 def test_steps_take_every_client_with_data_the_same_number_of_batches(
     size: int, steps: int, batch: int | None
@@ -43,7 +41,6 @@ def test_steps_take_every_client_with_data_the_same_number_of_batches(
     assert recipe.steps_for(np.array([size])).tolist() == [steps if size else 0]
 
 
-@settings(deadline=None)
 @given(size=SIZES, steps=st.integers(1, 15), batch=BATCHES)
 def test_steps_are_as_many_examples_as_walking_through_the_batches_again_and_again(
     size: int, steps: int, batch: int | None

@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ QUIET = [
     "--disable-component-update",
     "--disable-sync",
 ]
+Visit = Callable[..., AbstractContextManager[Any]]
+MILLISECONDS = 120_000
+"""How long to wait for what is sure to come."""
 SERVE = (
     "import sys; from hubless.watch.feed import open_feed; from hubless.watch.web import serve;"
     "serve(open_feed(sys.argv[1]), port=int(sys.argv[2]), interval=0.1)"
@@ -46,14 +49,18 @@ def browser() -> Iterator[Any]:
 
 
 @pytest.fixture
-def visit(browser: Any) -> Iterator[Callable[..., Any]]:
-    """Opens a page; whatever it complains about, or asks of another host, fails the test."""
-    complaints: list[str] = []
-    opened = []
+def visit(browser: Any) -> Iterator[Visit]:
+    """Shows a page; whatever it complains about, or asks of another host, fails the test.
 
-    def go(url: str, width: int = 1200, scheme: str = "light", forgiving: bool = False) -> Any:
+    It is closed before its server ends: a page that has lost its server complains of that.
+    """
+    complaints: list[str] = []
+
+    @contextmanager
+    def go(
+        url: str, width: int = 1200, scheme: str = "light", forgiving: bool = False
+    ) -> Iterator[Any]:
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
-        opened.append(page)
         if not forgiving:
             page.on("console", lambda said: complaints.append(said.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -63,17 +70,19 @@ def visit(browser: Any) -> Iterator[Callable[..., Any]]:
                 asked.url.startswith((url.split("?")[0], "data:")) or complaints.append(asked.url)
             ),
         )
-        page.goto(url)
-        return page
+        try:
+            page.goto(url, timeout=MILLISECONDS)
+            yield page
+        finally:
+            page.close()
 
     yield go
-    for page in opened:
-        page.close()
     assert complaints == []
 
 
 def expect(page: Any, selector: str, pattern: str) -> None:
-    playwright.expect(page.locator(selector)).to_have_text(re.compile(pattern), timeout=20_000)
+    found = playwright.expect(page.locator(selector))
+    found.to_have_text(re.compile(pattern), timeout=MILLISECONDS)
 
 
 def overflows(page: Any) -> bool:
@@ -103,23 +112,20 @@ def shot(page: Any, name: str) -> None:
         page.screenshot(path=f"{folder}/{name}.png", full_page=True)
 
 
-def test_the_page_follows_a_run_that_goes_on_and_ends_with_it(
-    visit: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_the_page_follows_a_run_that_goes_on_and_ends_with_it(visit: Visit, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.touch()
-    with serving(open_feed(path), interval=0.1) as url:
-        page = visit(url)
+    with serving(open_feed(path), interval=0.1) as url, visit(url) as page:
         expect(page, "#status", "nothing yet")
-        command = [sys.executable, "-m", "tests.watch.runs", str(path), "12", "0.2"]
-        with subprocess.Popen(command) as writer:
-            expect(page, "#figures", r"^round[1-9] of 12")
+        runs.start(path, rounds=12)
+        for number in range(1, 12):
+            runs.train(path, number)
+            expect(page, "#figures", f"^round{number} of 12")
             expect(page, "#status", "live")
-            before = page.text_content("#figures")
-            playwright.expect(page.locator("#figures")).not_to_have_text(before, timeout=20_000)
-            expect(page, "#figures", "left")
-            shot(page, "live")
-            assert writer.wait(30) == 0
+        expect(page, "#figures", "left")
+        shot(page, "live")
+        runs.train(path, 12)
+        runs.end(path, 12)
         expect(page, "#status", "ended, complete")
         expect(page, "#figures", "round12 of 12")
         assert page.locator(".chart").count() == 2
@@ -128,12 +134,11 @@ def test_the_page_follows_a_run_that_goes_on_and_ends_with_it(
 
 
 def test_a_run_that_has_ended_is_drawn_over_rounds_time_and_bytes(
-    visit: Callable[..., Any], tmp_path: Path
+    visit: Visit, tmp_path: Path
 ) -> None:
     for name in ("uniform", "active"):
         runs.whole_run(tmp_path / f"{name}.jsonl", name, rounds=40)
-    with serving(open_feed(tmp_path)) as url:
-        page = visit(url)
+    with serving(open_feed(tmp_path)) as url, visit(url) as page:
         expect(page, "#status", "ended, complete")
         assert page.locator(".run").count() == 2
         chart = page.locator(".chart canvas").first
@@ -149,12 +154,9 @@ def test_a_run_that_has_ended_is_drawn_over_rounds_time_and_bytes(
         assert page.locator(".run:has(input:checked) .run-name").text_content() == "uniform"
 
 
-def test_everything_can_be_reached_with_the_keyboard(
-    visit: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_everything_can_be_reached_with_the_keyboard(visit: Visit, tmp_path: Path) -> None:
     path = runs.whole_run(tmp_path / "events.jsonl")
-    with serving(open_feed(path)) as url:
-        page = visit(url)
+    with serving(open_feed(path)) as url, visit(url) as page:
         expect(page, "#status", "ended")
         page.keyboard.press("Tab")
         page.keyboard.press("ArrowRight")
@@ -177,13 +179,10 @@ def test_everything_can_be_reached_with_the_keyboard(
         assert page.is_visible("#facts")
 
 
-def test_a_refused_client_is_shown_with_the_reason(
-    visit: Callable[..., Any], tmp_path: Path
-) -> None:
+def test_a_refused_client_is_shown_with_the_reason(visit: Visit, tmp_path: Path) -> None:
     runs.asynchronous(tmp_path, sites=3)
     runs.spoil_newest(tmp_path, "site-1")
-    with serving(open_feed(tmp_path)) as url:
-        page = visit(url)
+    with serving(open_feed(tmp_path)) as url, visit(url) as page:
         expect(page, "#counts", "2 training1 refused")
         expect(page, "#trouble", "site-1 refused.*pickle")
         expect(page, "#marks", "refused")
@@ -197,14 +196,13 @@ def test_a_refused_client_is_shown_with_the_reason(
         shot(page, "refused")
 
 
-def test_text_from_the_bucket_is_shown_as_text(visit: Callable[..., Any], tmp_path: Path) -> None:
+def test_text_from_the_bucket_is_shown_as_text(visit: Visit, tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     nasty = "<img src=x onerror=alert(1)>"
     runs.say(path, "offline", client=nasty, reason=f"</p><script>alert(2)</script>{nasty}")
     runs.start(path, nasty)
     runs.train(path, 1, nasty, metrics={nasty: 1.0, "__proto__": 2.0})
-    with serving(open_feed(path)) as url:
-        page = visit(url)
+    with serving(open_feed(path)) as url, visit(url) as page:
         expect(page, "#trouble", re.escape(nasty))
         expect(page, ".chart h3 >> nth=0", re.escape(nasty))
         assert page.locator("img").count() == 0
@@ -215,14 +213,13 @@ def test_text_from_the_bucket_is_shown_as_text(visit: Callable[..., Any], tmp_pa
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [360, 1200])
 def test_a_thousand_clients_fit_on_any_screen(
-    visit: Callable[..., Any], tmp_path: Path, width: int, scheme: str
+    visit: Visit, tmp_path: Path, width: int, scheme: str
 ) -> None:
     path = tmp_path / "events.jsonl"
     runs.start(path, rounds=400, clients=1000)
     for number in range(1, 301):
         runs.train(path, number, clients=1000, size=50)
-    with serving(open_feed(path)) as url:
-        page = visit(url, width=width, scheme=scheme)
+    with serving(open_feed(path)) as url, visit(url, width=width, scheme=scheme) as page:
         expect(page, "#strip-said", "there are 800 more clients")
         expect(page, "#counts", "50 trained1 late949 idle")
         expect(page, "#strip-title", "4 rounds to a cell")
@@ -233,7 +230,7 @@ def test_a_thousand_clients_fit_on_any_screen(
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_a_federation_with_long_names_does_not_scroll_sideways_on_a_phone(
-    visit: Callable[..., Any], tmp_path: Path, scheme: str
+    visit: Visit, tmp_path: Path, scheme: str
 ) -> None:
     path = tmp_path / ("a-folder-with-a-name-that-goes-on-and-on-and-on" * 3)
     path.mkdir()
@@ -247,8 +244,7 @@ def test_a_federation_with_long_names_does_not_scroll_sideways_on_a_phone(
             runs.say(path / "e.jsonl", "pushed", client=client, **fields)
         runs.say(path / "e.jsonl", "offline", client=client, reason=f"{'x' * 300} timed out")
         runs.say(path / "e.jsonl", "late", client=client, round=i % 6)
-    with serving(open_feed(path)) as url:
-        page = visit(url, width=360, scheme=scheme)
+    with serving(open_feed(path)) as url, visit(url, width=360, scheme=scheme) as page:
         expect(page, "#counts", "12 late")
         page.get_by_text("What it is made of").click()
         assert not overflows(page)
@@ -256,44 +252,42 @@ def test_a_federation_with_long_names_does_not_scroll_sideways_on_a_phone(
 
 
 def test_the_page_reconnects_by_itself_when_the_server_comes_back(
-    visit: Callable[..., Any], tmp_path: Path
+    visit: Visit, tmp_path: Path
 ) -> None:
     path = tmp_path / "events.jsonl"
     runs.start(path)
     runs.train(path, 1)
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
-    command = [sys.executable, "-c", SERVE, str(path), str(port)]
 
-    def serve() -> subprocess.Popen[str]:
+    def serve(port: int) -> tuple[subprocess.Popen[str], int]:
+        command = [sys.executable, "-c", SERVE, str(path), str(port)]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
-        assert "watching at" in server.stdout.readline()
-        return server
+        said = re.search(r"watching at http://127.0.0.1:(\d+)", server.stdout.readline())
+        assert said is not None
+        return server, int(said[1])
 
-    server = serve()
+    server, port = serve(0)
     try:
         # a browser complains of a connection that is lost
-        page = visit(f"http://127.0.0.1:{port}/", forgiving=True)
-        expect(page, "#figures", "round1 of 10")
-        server.kill()
-        server.communicate()
-        expect(page, "#status", "disconnected, trying again")
-        shot(page, "disconnected")
-        runs.train(path, 2)
-        server = serve()
-        expect(page, "#status", "live")
-        expect(page, "#figures", "round2 of 10")
+        with visit(f"http://127.0.0.1:{port}/", forgiving=True) as page:
+            expect(page, "#figures", "round1 of 10")
+            server.kill()
+            server.communicate()
+            expect(page, "#status", "disconnected, trying again")
+            shot(page, "disconnected")
+            runs.train(path, 2)
+            server, _ = serve(port)
+            expect(page, "#status", "live")
+            expect(page, "#figures", "round2 of 10")
     finally:
         server.kill()
         server.communicate()
 
 
 def test_a_token_lets_the_page_in_and_is_kept_out_of_the_address(
-    visit: Callable[..., Any], tmp_path: Path
+    visit: Visit, tmp_path: Path
 ) -> None:
     path = runs.whole_run(tmp_path / "events.jsonl")
-    with serving(open_feed(path), token="sesame") as url:
-        page = visit(url)
+    with serving(open_feed(path), token="sesame") as url, visit(url) as page:
         expect(page, "#status", "ended, complete")
         assert page.url == url.split("?")[0]

@@ -253,10 +253,10 @@ def test_a_page_that_cannot_be_written_is_an_error_and_leaves_nothing(
 
 def test_two_hundred_clients_and_five_hundred_rounds_are_no_matter(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("".join(made_up(200, 500, 50)))
-    started = time.perf_counter()
+    # seconds of this process: other tests may want the same cores
+    started = time.process_time()
     page = write_report([tmp_path / "a.jsonl"], tmp_path / "r.html", pictures=False)
-    # other tests may want the same cores
-    assert time.perf_counter() - started < 30
+    assert time.process_time() - started < 20
     assert page.stat().st_size < 3e6
 
 
@@ -292,7 +292,7 @@ def test_a_browser_draws_every_chart_and_complains_of_nothing(
         ],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=240,
     )
     said = [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
     assert said == []

@@ -256,7 +256,8 @@ def test_members_and_rounds_of_a_federation_are_summed_up(tmp_path: Path) -> Non
     (run,) = state.to_json()["runs"]
     assert (run["kind"], run["round"], run["in_rounds"]) == ("federation", 3, True)
     assert (run["status"], run["counts"]) == ("ended", {"left": 3})
-    rows = {row["name"]: shown(row) for row in run["strip"]["rows"]}
+    # who is slow makes others wait, and some say so
+    rows = {r["name"]: [cell - {"waited"} for cell in shown(r)] for r in run["strip"]["rows"]}
     assert rows == dict.fromkeys(("m0", "m1", "m2"), [{"trained"}] * 3)
     lines = run["lines"]["loss"]
     assert set(lines) == {"all members", "m0", "m1", "m2"}
@@ -370,7 +371,7 @@ FIELDS = [
 ]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(
         st.tuples(

@@ -247,9 +247,10 @@ def test_ten_thousand_rounds_of_a_hundred_take_seconds(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     with open(path, "w") as file:
         file.writelines(made_up(5000, 10_000, 100))
-    started = time.perf_counter()
+    # seconds of this process: other tests may want the same cores
+    started = time.process_time()
     tables = _tables(path)
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 20
     assert tables.participation["times"].sum() == 1_000_000
     assert tables.picks["ratio"].to_list() == pytest.approx([1.0] * 10, abs=0.15)
 

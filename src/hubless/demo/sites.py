@@ -61,12 +61,10 @@ def _of_victim(killed_at: int, resumed_at: int) -> str:
     """What became of the one that was to be killed: in a folder of old, nothing is left to train.
 
     >>> _of_victim(0, 10)
-    'clinic had been trained before, and was not killed: another --folder starts anew.'
+    'clinic had finished before it could be killed: another --folder starts anew.'
     """
     if not killed_at:
-        return (
-            f"{VICTIM} had been trained before, and was not killed: another --folder starts anew."
-        )
+        return f"{VICTIM} had finished before it could be killed: another --folder starts anew."
     return (
         f"{VICTIM} was killed after epoch {killed_at} and went on from epoch {resumed_at}; "
         "nobody waited for it."
@@ -96,6 +94,7 @@ class Watched:
             said = self._said.get()
             if "ended" in said:
                 if said["ended"] == -signal.SIGKILL and said["site"] == VICTIM:
+                    self.killed_at = self.epoch[VICTIM]
                     threading.Timer(1.5, self._return).start()
                     continue
                 open_ends -= 1
@@ -112,7 +111,6 @@ class Watched:
 
     def _kill_in_time(self, site: str) -> None:
         if site == VICTIM and not self.killed_at and self.epoch[site] >= self.epochs // 3:
-            self.killed_at = self.epoch[site]
             self._sites[site].kill()
 
     def _return(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import logging
+import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
@@ -324,11 +325,18 @@ class Lanes:
 
 
 def _compile_here(device: torch.device) -> None:
-    """On a CPU, compile in this process: the compiler's helpers do not survive being forked."""
+    """On a CPU, compile in this process: the compiler's helpers do not survive being forked.
+
+    What it keeps is kept by kind of CPU: it would take one kind's code for another's.
+    """
     if device.type == "cpu":
         import torch._inductor.config
+        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
 
         torch._inductor.config.compile_threads = 1
+        if os.environ.get(name := "TORCHINDUCTOR_CACHE_DIR") in (None, default_cache_dir()):
+            kind = torch.backends.cpu.get_cpu_capability()
+            os.environ[name] = f"{default_cache_dir()}_{kind}"
 
 
 def _is_halved(module: nn.Module, place: Place, recipe: Recipe) -> bool:

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Any, Literal, cast
 
 import torch
@@ -59,7 +60,7 @@ class RayEngine:
         self._own = not ray.is_initialized()
         if self._own:
             ray.init(
-                address=wanted.address,
+                address=wanted.address or "local",
                 num_cpus=None if wanted.address else max(1, round(wanted.workers * wanted.cpus)),
                 include_dashboard=False,
                 log_to_driver=False,
@@ -70,8 +71,8 @@ class RayEngine:
         self._workers: list[Any] = [self._actor.remote(self._shared) for _ in range(wanted.workers)]
         local = Local(wanted.lanes, wanted.compiled, processes=1)
         share = max(1, cohort // wanted.workers)
-        self.plan: Plan = ray.get(self._workers[0].choose.remote(local, share, rounds))
         self._deaths = 0
+        self.plan: Plan = self._ask(0, lambda worker: worker.choose.remote(local, share, rounds))()
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params, each worker its share of the steps."""
@@ -79,39 +80,50 @@ class RayEngine:
         alone = self.plan.lanes == 0
         parts = split(self._work, cohort.clients, len(self._workers), alone=alone)
         shares = [cohort.part(part) for part in parts]
-        asked = [
-            worker.run.remote(shared, self.plan, share, each)
-            for worker, share in zip(self._workers, shares, strict=True)
+        answers = [
+            self._ask(i, partial(_train, shared, self.plan, share, each), share.round + 1)
+            for i, share in enumerate(shares)
         ]
-        learned = []
-        for i, (answer, share) in enumerate(zip(asked, shares, strict=True)):
-            learned.append(self._receive(i, answer, shared, share, each))
+        try:
+            learned = [_learned(answer()) for answer in answers]
+        except self._ray.exceptions.RayTaskError as error:
+            cause = error.cause if isinstance(error.cause, ClientFailed) else None
+            said = f"{cause or error}\nIn a worker:\n{error}"
+            raise ClientFailed(said, cause.client if cause else -1, cohort.round + 1) from error
         return merge(learned, parts, len(cohort.clients))
 
-    def _receive(self, i: int, answer: Any, shared: Any, share: Cohort, each: bool) -> Learned:
-        exceptions = self._ray.exceptions
-        while True:
-            try:
-                arrays = self._ray.get(answer)
-            except exceptions.RayTaskError as error:
-                cause = error.cause if isinstance(error.cause, ClientFailed) else None
-                said = f"{cause or error}\nIn a worker:\n{error}"
-                raise ClientFailed(said, cause.client if cause else -1, share.round + 1) from error
-            except exceptions.RayActorError as error:
-                self._deaths += 1
-                if self._deaths > _MOST_DEATHS:
-                    raise HublessError(
-                        f"workers died {self._deaths} times, in round {share.round + 1} again: is "
-                        f"there enough memory? Ray says: {error}"
-                    ) from error
-                logger.warning("a worker died in round %d: its part is redone", share.round + 1)
+    def _ask(self, i: int, request: Callable[[Any], Any], number: int = 1) -> Callable[[], Any]:
+        """Ask a worker now; its answer is waited for when called, from another one if it dies."""
+        asked = request(self._workers[i])
+
+        def answer() -> Any:
+            nonlocal asked
+            while True:
+                try:
+                    return self._ray.get(asked)
+                except self._deadly as error:
+                    self._deaths += 1
+                    if self._deaths > _MOST_DEATHS:
+                        raise HublessError(
+                            f"workers died {self._deaths} times, in round {number} again: is "
+                            f"there enough memory? Ray says: {error}"
+                        ) from error
+                logger.warning("a worker died in round %d: its part is redone", number)
                 self._workers[i] = self._actor.remote(self._shared)
-                answer = self._workers[i].run.remote(shared, self.plan, share, each)
-                continue
-            total, kept, losses, values = (
-                None if array is None else torch.tensor(array) for array in arrays
-            )
-            return Learned(total, kept, cast(Tensor, losses), values)
+                asked = request(self._workers[i])
+
+        return answer
+
+    @property
+    def _deadly(self) -> tuple[type[Exception], ...]:
+        """What Ray says of a worker that is no more, by whichever way it went."""
+        said = self._ray.exceptions
+        return (
+            said.RayActorError,
+            said.WorkerCrashedError,
+            said.OutOfMemoryError,
+            said.NodeDiedError,
+        )
 
     def describe(self) -> Mapping[str, Any]:
         return {**asdict(self.plan), "workers": len(self._workers), "device": "ray"}
@@ -122,6 +134,17 @@ class RayEngine:
         self._workers = []
         if self._own:
             self._ray.shutdown()
+
+
+def _train(shared: Any, plan: Plan, share: Cohort, each: bool, worker: Any) -> Any:
+    return worker.run.remote(shared, plan, share, each)
+
+
+def _learned(arrays: tuple[Any, ...]) -> Learned:
+    total, kept, losses, values = (
+        None if array is None else torch.tensor(array) for array in arrays
+    )
+    return Learned(total, kept, cast(Tensor, losses), values)
 
 
 class _Worker:

@@ -29,6 +29,7 @@ from hubless.simulate.clock import Buffered, Clock, Devices, Pace
 from hubless.simulate.engine import Local
 from hubless.simulate.evaluate import Evaluation
 from hubless.simulate.history import Done
+from hubless.simulate.interrupt import unbroken
 from hubless.simulate.pace import Asynchronous, Synchronous, Version
 from hubless.simulate.work import Engine, Work
 from hubless.strategy.base import Strategy
@@ -318,12 +319,12 @@ class Simulation:
         """One round; True where a callback has had enough."""
         started = time.perf_counter()
         before = (self.flat, self._slots, self.round, self.virtual), self._pace.mark()
+        complete = False
         try:
             version = self._pace.advance(self)
-            self.round += 1
-            self.virtual = version.virtual
+            number = self.round + 1
             evaluated = self._evaluation is not None and (
-                last or (self.evaluate_every > 0 and self.round % self.evaluate_every == 0)
+                last or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
             )
             trained = time.perf_counter()
             means: Mapping[str, Tensor] = {}
@@ -332,21 +333,25 @@ class Simulation:
                 means, tenths = self._evaluation.measured(self.flat)
             # here, where it may wait for a GPU, and not where the round is written down
             values = None if version.values is None else version.values.double().cpu().numpy()
+            with unbroken():
+                self.round, self.virtual = number, version.virtual
+                valuations, epsilon = self._note(version, values)
+                took = time.perf_counter() - started
+                training = trained - started - version.selecting
+                phases = {
+                    "select": version.selecting,
+                    "train": training,
+                    "evaluate": took - training - version.selecting,
+                }
+                found = (means, tenths, phases, took, valuations, epsilon)
+                self._held.append(Done(self.name, number, version, *found))
+                complete = True
         except BaseException:
             # a round is complete or has not been
-            (self.flat, self._slots, self.round, self.virtual), mark = before
-            self._pace.return_to(mark)
+            if not complete:
+                (self.flat, self._slots, self.round, self.virtual), mark = before
+                self._pace.return_to(mark)
             raise
-        valuations, epsilon = self._note(version, values)
-        took = time.perf_counter() - started
-        training = trained - started - version.selecting
-        phases = {
-            "select": version.selecting,
-            "train": training,
-            "evaluate": took - training - version.selecting,
-        }
-        found = (means, tenths, phases, took, valuations, epsilon)
-        self._held.append(Done(self.name, self.round, version, *found))
         at_hand = self.engine.device.type == "cpu"
         if at_hand or evaluated or last or len(self._held) >= _HELD_BACK:
             return self._report()
@@ -378,9 +383,10 @@ class Simulation:
             done = self._held[0]
             # this is where a GPU is waited for: whoever is interrupted here comes back to it
             row = done.row(self.recipe, 4 * self._work.layout.size)
-            self.rows.append(row)
-            del self._held[0]
-            self.events.emit(done.event(row))
+            with unbroken():
+                self.rows.append(row)
+                del self._held[0]
+                self.events.emit(done.event(row))
             # what others remember of a round is part of its checkpoint
             for callback in sorted(self.callbacks, key=lambda c: isinstance(c, Checkpoint)):
                 stop = bool(callback(self, row)) or stop

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from hubless.data import Population
@@ -109,7 +109,6 @@ def _follows(population: Population, start: int) -> None:
         assert not x[len(spoken) :].any()
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(1, 9), max_size=12), max_size=6),
     st.integers(1, 5),
