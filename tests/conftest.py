@@ -1,5 +1,6 @@
 """For all tests: one running copy of each real store, and the same examples every time."""
 
+import signal
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -12,6 +13,8 @@ from tests.support.servers import Server, Unavailable
 # what Hypothesis tries is the same in every run; `--hypothesis-profile default` looks further
 settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
+# as in a terminal: what a shell runs in the background is deaf to Ctrl-C, and so are its children
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def _running(context: AbstractContextManager[Server]) -> Iterator[Server]:

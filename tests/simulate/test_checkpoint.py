@@ -272,17 +272,6 @@ def test_ctrl_c_leaves_a_checkpoint_of_the_last_round(tmp_path: Path, processes:
     _goes_on(tmp_path, processes)
 
 
-@contextmanager
-def ctrl_c_heeded() -> Iterator[None]:
-    """As in a terminal: what a shell runs in the background is deaf to it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        yield
-        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.parametrize("where", ["record_selected", "record_seen", "event"])
 def test_ctrl_c_while_a_round_is_written_down_waits_for_it(where: str, tmp_path: Path) -> None:
     whole = _made("FedAdam")
@@ -300,8 +289,9 @@ def test_ctrl_c_while_a_round_is_written_down_waits_for_it(where: str, tmp_path:
     else:
         recorded = getattr(stopped.roster, where)
         setattr(stopped.roster, where, interrupted)
-    with ctrl_c_heeded(), pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt):
         stopped.run(rounds=6)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     resumed = _made("FedAdam")
     resumed.resume(tmp_path)
     assert [row["round"] for row in resumed.rows] == [1, 2, 3]
