@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from pathlib import Path
@@ -19,6 +18,7 @@ from obstore.store import ObjectStore, S3Store
 
 from tests.support.proxy import faulty
 from tests.support.servers import ROOT, Server, launch, stop
+from tests.support.waiting import until
 
 ALL = ("seaweedfs", "moto", "azurite", "rclone")
 
@@ -36,15 +36,6 @@ def _paths(store: ObjectStore, prefix: str) -> set[str]:
 
 def _read(store: ObjectStore, path: str) -> bytes:
     return bytes(obstore.get(store, path).bytes())
-
-
-def _until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if condition():
-            return True
-        time.sleep(0.02)
-    return False
 
 
 @pytest.mark.parametrize("server", ALL, indirect=True)
@@ -184,7 +175,7 @@ def test_delayed_put_lands_after_its_client_has_gone(seaweedfs_server: Server) -
                 answered = client.stdout.read()
             found = _paths(direct, "late")
             in_time = time.monotonic() - began < delay
-            assert _until(lambda: _paths(direct, "late") == {"late/one"})
+            assert until(lambda: _paths(direct, "late") == {"late/one"})
         if in_time:
             break
         # The machine was busy for longer than the delay, which shows nothing.
@@ -247,7 +238,7 @@ def test_servers_die_with_the_process_that_started_them(tmp_path: Path) -> None:
                 process.wait()
             finally:
                 stop(process)
-    assert _until(lambda: not _listens(endpoint))
+    assert until(lambda: not _listens(endpoint))
 
 
 def _listens(endpoint: str) -> bool:

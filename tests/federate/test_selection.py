@@ -37,6 +37,7 @@ from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
 from hubless.store.metered import Metered
 from tests.support.frequencies import fits, successive
+from tests.support.waiting import until
 
 
 def params(value: float = 1.0) -> dict[str, Any]:
@@ -84,14 +85,6 @@ class Patient:
         if self.passes():
             self.seconds += seconds
         time.sleep(0.005)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("what was waited for never came")
 
 
 class Site:
@@ -471,7 +464,7 @@ def test_a_picked_member_that_is_dead_is_named_to_all_and_nobody_waits_for_ever(
     def go_on(site: Site) -> Any:
         if site.client == dead:
             # before the others are back, what they shared first would close the round without them
-            until(lambda: all(s.turns() == 2 for s in living))
+            assert until(lambda: all(s.turns() == 2 for s in living))
         return site.step()
 
     results = together(*(lambda s=s: go_on(s) for s in everybody))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
@@ -20,6 +19,7 @@ from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
 from hubless.store.metered import Metered
 from hubless.update import Update
+from tests.support.waiting import until
 
 
 def params(value: float, size: int = 1_400_000) -> dict[str, Any]:
@@ -37,14 +37,6 @@ def together(count: int, job: Callable[[int], Any]) -> list[Any]:
         return [future.result() for future in futures]
     finally:
         pool.shutdown(wait=False)
-
-
-def until(condition: Callable[[], bool]) -> None:
-    for _ in range(6000):
-        if condition():
-            return
-        time.sleep(0.01)
-    raise AssertionError("what was waited for never came")
 
 
 @pytest.mark.parametrize("name", sorted(hubless.strategy.named()))
@@ -173,7 +165,9 @@ def test_a_missed_quorum_can_be_waited_for_again(tmp_path: Path) -> None:
         def again(index: int) -> Any:
             if index == 1:
                 # if b came before a waits again, what a shared first would close the round
-                until(lambda: len(FolderStore(tmp_path).list("rounds/00000000/updates/")) == 2)
+                assert until(
+                    lambda: len(FolderStore(tmp_path).list("rounds/00000000/updates/")) == 2
+                )
             return (a, b)[index].step(params(3.0 - 3 * index), examples=1)
 
         results = together(2, again)
