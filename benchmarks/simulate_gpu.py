@@ -1,19 +1,21 @@
 """Simulating on one GPU: the published CIFAR-10 yardstick, a BERT and an LSTM.
 
     python benchmarks/simulate_gpu.py --data FOLDER [--rounds 1500] [--precision bfloat16]
-        [--seeds 1] [--one-lane 0] [--skip cifar10 bert lstm]
+        [--seeds 1] [--one-lane 0] [--keep FOLDER] [--skip cifar10 bert lstm]
 
 CIFAR-10 as pfl-research has it: 1,000 clients x 50 images, 50 per round, one local epoch, batch
 10, SGD 0.1, a CNN of 1.6M parameters, evaluation every 10 rounds. The time is all of it: moving
 the data, measuring lanes, capturing or compiling, training, evaluating. The first seed pays for
 what is loaded and compiled once per process, and is the time that counts. `--one-lane` also runs
-so many seeds with one client at a time, for the accuracy. Prints what it measures as it goes, and
-one JSON line at the end.
+so many seeds with one client at a time, for the accuracy; with `--keep` they go on where they were
+interrupted. Prints what it measures as it goes, and one JSON line at the end.
 """
 
 import argparse
 import json
+import math
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -26,8 +28,10 @@ from torch import nn
 import hubless
 from hubless.data import iid
 from hubless.data.sources import cifar10
+from hubless.errors import Diverged
 from hubless.simulate.engine import LocalExecutor, Plan
 from hubless.simulate.work import Cohort, Work
+from hubless.study.results import Watch
 from hubless.train.losses import accuracy, cross_entropy
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "peers"))
@@ -40,7 +44,10 @@ def as_floats(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return {**batch, "x": batch["x"].float() / 64 - 1.85}
 
 
-def run_cifar10(args: argparse.Namespace, engine: hubless.Local, seed: int) -> dict[str, float]:
+def run_cifar10(
+    args: argparse.Namespace, engine: hubless.Local, seed: int, keep: Path | None = None
+) -> dict[str, Any]:
+    """All rounds at one seed: seconds (since it was resumed), and accuracy unless it diverged."""
     split = cifar10.load(args.data)
     people = split.train.partition(iid(split.train.examples, 1000, seed=seed))
     torch.manual_seed(seed)
@@ -55,11 +62,21 @@ def run_cifar10(args: argparse.Namespace, engine: hubless.Local, seed: int) -> d
         test=split.test,
         evaluate_every=10,
     )
-    simulation.run(args.rounds)
+    if keep is not None:
+        watch = Watch(keep.name, args.rounds, math.inf, "accuracy")
+        simulation.callbacks += [watch, hubless.Checkpoint(keep, every=100)]
+        simulation.resume(keep)
+    try:
+        simulation.run(args.rounds)
+    except Diverged as error:
+        if keep is None:
+            raise
+        print(f"seed {seed}: {error}")
     took = time.perf_counter() - started
-    result = simulation.rows[-1]["accuracy"]
-    print(f"{engine}: {args.rounds} rounds in {took:.1f} s, accuracy {result:.4f}", flush=True)
-    return {"seconds": took, "accuracy": result}
+    last = round([row["accuracy"] for row in simulation.rows if "accuracy" in row][-1], 4)
+    done = f"{simulation.round} rounds in {took:.1f} s, accuracy {last}"
+    print(f"{engine}, seed {seed}: {done}", flush=True)
+    return {"seconds": took, "accuracy": last if simulation.round == args.rounds else None}
 
 
 def small_bert() -> nn.Module:
@@ -134,6 +151,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="the first seed")
     parser.add_argument("--seeds", type=int, default=1)
     parser.add_argument("--one-lane", type=int, default=0, help="also so many seeds in one lane")
+    parser.add_argument("--keep", help="where runs in one lane are saved as they go")
     parser.add_argument("--skip", nargs="*", default=[])
     args = parser.parse_args()
 
@@ -145,12 +163,15 @@ def main() -> None:
         runs = [run_cifar10(args, hubless.Local(), seed) for seed in seeds(args.seeds)]
         figures["cifar10_1500_rounds_s"] = round(runs[0]["seconds"], 2)
         figures["cifar10_accuracy"] = round(float(np.mean([r["accuracy"] for r in runs])), 4)
-        figures["cifar10_accuracies"] = [round(r["accuracy"], 4) for r in runs]
+        figures["cifar10_accuracies"] = [r["accuracy"] for r in runs]
         figures["cifar10_seconds"] = [round(r["seconds"], 2) for r in runs]
     if args.one_lane:
         alone = hubless.Local(lanes=1, compiled=False)
-        runs = [run_cifar10(args, alone, seed) for seed in seeds(args.one_lane)]
-        figures["one_lane_accuracies"] = [round(r["accuracy"], 4) for r in runs]
+        with tempfile.TemporaryDirectory() as passing:
+            kept = Path(args.keep or passing)
+            names = {seed: kept / f"one-lane-{seed}" for seed in seeds(args.one_lane)}
+            runs = [run_cifar10(args, alone, seed, folder) for seed, folder in names.items()]
+        figures["one_lane_accuracies"] = [r["accuracy"] for r in runs]
         figures["one_lane_seconds"] = [round(r["seconds"], 2) for r in runs]
     if "bert" not in args.skip:
         bert = small_bert()

@@ -292,6 +292,8 @@ def test_the_choice_is_what_did_best_in_the_second_half() -> None:
     assert choice([run(1, 0, early), run(2, 0, late)], "pooled") == {"lr": 2}
     better = [run(1, 0, early), run(1, 1, [0.9] * 4), run(2, 0, late), run(2, 1, late)]
     assert choice(better, "pooled") == {"lr": 1}
+    once_lucky = [*better, run(3, 0, [0.95] * 4)]
+    assert choice(once_lucky, "pooled") == {"lr": 1}
     assert choice([Run("pooled", {"lr": 5}, 0)], "pooled") == {"lr": 1e-3}
 
 

@@ -17,6 +17,7 @@ from hubless.rng import stream
 Moment = str | date | np.datetime64
 """A month ("2016-02"), a date or an instant; without a zone it is taken to be in UTC."""
 Times = NDArray[np.datetime64]
+MONTH = np.timedelta64(1, "M")
 
 _PLAIN = re.compile(r"\d{4}(-\d\d(-\d\d)?)?")
 
@@ -64,11 +65,11 @@ class Timeline:
             population = Population(population.columns, population.offsets, rows, population.names)
             times = times[order]
         first, last = times.min().astype("datetime64[M]"), times.max().astype("datetime64[M]")
-        return cls(population, times, first, last + 1)
+        return cls(population, times, first, last + MONTH)
 
     def __repr__(self) -> str:
         return (
-            f"Timeline({self.start} to {self.stop - 1}, {self.months} months, "
+            f"Timeline({self.start} to {self.tested}, {self.months} months, "
             f"{len(self.population)} clients, {self.population.examples} examples)"
         )
 
@@ -78,14 +79,19 @@ class Timeline:
         return int((self.stop - self.start).astype(np.int64))
 
     @property
+    def tested(self) -> np.datetime64:
+        """The month for tests, which is the last."""
+        return self.stop - MONTH
+
+    @property
     def test(self) -> Population:
-        """The last month."""
-        return self.window(self.stop - 1, self.stop)
+        """What the month for tests holds."""
+        return self.window(self.tested, self.stop)
 
     def last(self, months: int, *, present: bool = False) -> Population:
         """The last so many months before the one for tests: what one-shot training sees."""
         self._enough(months, f"the last {months} months")
-        return self.window(self.stop - 1 - months, self.stop - 1, present=present)
+        return self.window(self.tested - months * MONTH, self.tested, present=present)
 
     def segments(
         self, months_each: int, count: int, *, present: bool = False
@@ -103,8 +109,9 @@ class Timeline:
         if count < 1 or months_each < 1:
             raise DataError(f"{count} segments of {months_each} months are none: give 1 or more")
         self._enough(months_each * count, f"{count} segments of {months_each} months")
-        starts = self.stop - 1 - months_each * np.arange(count, 0, -1)
-        return tuple(self.window(at, at + months_each, present=present) for at in starts)
+        each = months_each * MONTH
+        starts = self.tested - each * np.arange(count, 0, -1)
+        return tuple(self.window(at, at + each, present=present) for at in starts)
 
     def window(self, start: Moment, stop: Moment, *, present: bool = False) -> Population:
         """The examples from one moment on, up to but not at another.
@@ -174,7 +181,7 @@ class Timeline:
         if first < self.start or end > self.stop:
             raise DataError(
                 f"a window from {first} to {end} reaches beyond the data, which is of the months "
-                f"{self.start} to {self.stop - 1}"
+                f"{self.start} to {self.tested}"
             )
         offsets = self.population.offsets
         low = _first_not_before(self.times, offsets[:-1], offsets[1:], first)
@@ -191,7 +198,7 @@ class Timeline:
     def _enough(self, months: int, what: str) -> None:
         if not 1 <= months < self.months:
             raise DataError(
-                f"{what} before the month for tests, {self.stop - 1}, were asked for, and there "
+                f"{what} before the month for tests, {self.tested}, were asked for, and there "
                 f"are {self.months - 1}, from {self.start} on"
             )
 

@@ -12,11 +12,16 @@ from torch import Tensor
 _WARM_UPS = 3
 
 
-def capture(function: Callable[[], None], state: Sequence[Tensor]) -> torch.cuda.CUDAGraph:
+def capture(
+    function: Callable[[], None],
+    state: Sequence[Tensor],
+    beside: torch.cuda.CUDAGraph | None = None,
+) -> torch.cuda.CUDAGraph:
     """What a function does on the device, to be replayed; `state` is what it changes.
 
     Capturing runs the function a few times first, and afterwards the state is as it was, and so
-    is what random numbers are drawn from: a run that is resumed captures at another time.
+    is what random numbers are drawn from: a run that is resumed captures at another time. It works
+    in the same memory as the graph `beside` it, so that they must not be replayed at once.
     """
     before, drawn = [array.clone() for array in state], torch.cuda.get_rng_state()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
@@ -25,9 +30,10 @@ def capture(function: Callable[[], None], state: Sequence[Tensor]) -> torch.cuda
         for _ in range(_WARM_UPS):
             function()
     torch.cuda.current_stream().wait_stream(side)
-    graph = torch.cuda.CUDAGraph()
+    graph, pool = torch.cuda.CUDAGraph(), None if beside is None else beside.pool()
+    recording = torch.cuda.graph(graph, pool, capture_error_mode="thread_local")
     try:
-        with _nothing_freed(), torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with _nothing_freed(), recording:
             function()
     finally:
         torch._foreach_copy_(list(state), before)

@@ -78,6 +78,7 @@ class Lanes:
         self._buffers = [(buffers[place.name], values[place.name]) for place in constants]
         self._lr = torch.tensor(optimizer.lr, device=device)
         self._programs: dict[tuple[int, bool, int], Callable[..., None]] = {}
+        self._graph: torch.cuda.CUDAGraph | None = None
         self._unrolls: list[int] = []
 
     def _factored(self, module: nn.Module) -> list[Factors]:
@@ -303,7 +304,8 @@ class Lanes:
             if graph is None and not failed:
                 inputs.extend(g.clone() for g in given)
                 try:
-                    graph = capture(lambda: bound(*inputs), self._state)
+                    graph = capture(lambda: bound(*inputs), self._state, self._graph)
+                    self._graph = graph
                 except RuntimeError as error:
                     failed = True
                     reason = str(error).splitlines()[0]

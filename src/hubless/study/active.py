@@ -222,20 +222,25 @@ def grid(arm: str, given: Mapping[str, Sequence[float]]) -> Iterator[dict[str, f
 
 
 def choice(runs: Iterable[Run], arm: str) -> dict[str, float]:
-    """The knobs that did best over the second half of their epochs; the usual ones if untuned."""
+    """The knobs that did best over the second half of their epochs; the usual ones if untuned.
+
+    Among those that were tried on the most splits: a good split or two would win otherwise.
+    """
     tried: dict[str, list[Run]] = {}
     for run in runs:
         if run.arm == arm and run.tuning:
             tried.setdefault(json.dumps(run.knobs), []).append(run)
     if not tried:
         return {name: USUAL[name] for name in GRIDS[arm]}
+    most = max(map(len, tried.values()))
 
     def worth(knobs: str) -> float:
         # a run that diverged is no choice, however it began
         curves = [[0.0] if run.diverged else run.curve for run in tried[knobs]]
         return float(np.mean([np.mean(curve[len(curve) // 2 :]) for curve in curves]))
 
-    best: dict[str, float] = json.loads(max(tried, key=worth))
+    finalists = [knobs for knobs, times in tried.items() if len(times) == most]
+    best: dict[str, float] = json.loads(max(finalists, key=worth))
     return best
 
 

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubless.data.population import Population
-from hubless.data.timeline import Timeline
+from hubless.data.timeline import MONTH, Timeline
 from hubless.errors import DataError, Diverged, HublessError
 from hubless.measure.deciles import decile_of
 from hubless.measure.outcome import Outcome
@@ -61,7 +61,7 @@ class Study:
         settings = self.settings
         timeline, vocabulary = _opened(self.prepared)
         if self.tuning:
-            timeline = timeline.between(timeline.start, timeline.stop - 1)
+            timeline = timeline.between(timeline.start, timeline.tested)
         timeline = sets_of(timeline, settings)[int(cell["set"])]
         windows = periods(timeline, cell["horizon"])
         test = timeline.test
@@ -214,7 +214,7 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
     if settings.window is not None:
         timeline = timeline.between(*settings.window)
     people, tested = timeline.population, timeline.test
-    seen = timeline.window(timeline.start, timeline.stop - 1)
+    seen = timeline.window(timeline.start, timeline.tested)
     texts: NDArray[Any] = people.columns["text"]
     rows = seen.rows if seen.rows is not None else np.arange(seen.examples)
     vocabulary = Vocabulary.trained(texts[rows].tolist(), settings.vocabulary)
@@ -229,9 +229,9 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
     for place, line in enumerate(sets_of(timeline, settings)):
         for horizon in settings.horizons:
             count, months = segments_of(horizon)
-            first = line.stop - 1 - count * months
+            first = line.tested - count * months * MONTH
             for number, window in enumerate(periods(line, horizon)[1:], 2):
-                earlier = line.window(first, first + (number - 1) * months)
+                earlier = line.window(first, first + (number - 1) * months * MONTH)
                 found = Novelty.between(earlier, window).by_decile()
                 more = {"horizon": horizon, "set": str(place), "period": number}
                 novelty += [{**more, **row} for row in found.to_dicts()]

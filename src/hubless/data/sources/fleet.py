@@ -21,7 +21,7 @@ from hubless.data.index import Index, offsets_of, ranges
 from hubless.data.population import Population
 from hubless.data.sources import phrases
 from hubless.data.sources.phrases import OWN, SLOTS
-from hubless.data.timeline import Moment, instant
+from hubless.data.timeline import MONTH, Moment, instant
 from hubless.errors import DataError
 from hubless.rng import keys
 from hubless.rng import stream as generator
@@ -161,7 +161,7 @@ class _Calendar:
 
 
 def _calendar(first: np.datetime64, months: int, drift: float) -> _Calendar:
-    days = (first + np.arange(months + 1)).astype("datetime64[D]").astype(np.int64)
+    days = (first + np.arange(months + 1) * MONTH).astype("datetime64[D]").astype(np.int64)
     of_year = (first.astype(np.int64) + np.arange(months)) % 12
     passed = np.arange(months) / max(months - 1, 1) - 0.5
     popularity = np.empty((months, len(INTENTS)))
@@ -232,7 +232,7 @@ def _said(clients: _Clients, calendar: _Calendar, seed: int) -> dict[str, NDArra
     intent = _intents(clients.taste, owner, calendar.popularity, month, drawn, seed)
     return {
         "text": _texts(intent, client, drawn, seed),
-        "time": (calendar.first + second).astype("datetime64[us]"),
+        "time": (calendar.first + second.astype("timedelta64[s]")).astype("datetime64[us]"),
         "intent": intent,
         "client": client,
     }
