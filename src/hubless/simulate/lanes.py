@@ -22,7 +22,7 @@ from hubless.rng import keys
 from hubless.simulate.graphs import capture
 from hubless.simulate.local import descend, lane_gradient, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
-from hubless.simulate.work import Cohort, Ints, Learned, Work
+from hubless.simulate.work import Cohort, Learned, Work
 from hubless.train.factored import FactoredLinear, Factors, factored
 from hubless.train.layout import Place
 from hubless.train.optimizers import Slots, per_lane
@@ -32,7 +32,6 @@ from hubless.train.vectorise import vectorised
 logger = logging.getLogger("hubless")
 
 _LONGEST_UNROLL = 16
-_NARROWEST = 8
 
 
 class Lanes:
@@ -130,7 +129,8 @@ class Lanes:
         kept = torch.zeros(clients + 1, layout.size, device=self.device) if each else None
         losses = torch.zeros(clients + 1, device=self.device)
         masks = (schedule.step == 0).any(1)
-        widths = self._widths(schedule)
+        # compiling for another width costs more than it saves
+        widths = np.full(schedule.ticks, rows.shape[2]) if self.compiled else schedule.widths
         stretches = list(schedule.stretches())
         self._plan_unrolls([stop - start for start, stop in stretches])
         for start, stop in stretches:
@@ -211,17 +211,6 @@ class Lanes:
             self._unrolls = sorted({usual, 1}, reverse=True)
         else:
             self._unrolls = [4, 1]
-
-    def _widths(self, schedule: Schedule) -> Ints:
-        """How much of its batches each tick takes: what is filled, of a few widths to choose from.
-
-        A program is good for one width, and compiling another costs more than it saves.
-        """
-        full = schedule.rows.shape[2]
-        if self.compiled or not schedule.ticks:
-            return np.full(schedule.ticks, full)
-        powers = 2.0 ** np.ceil(np.log2(np.maximum(schedule.filled, _NARROWEST)))
-        return np.minimum(powers.astype(np.int64), full)
 
     def _advance(
         self,

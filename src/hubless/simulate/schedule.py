@@ -23,6 +23,9 @@ Floats = NDArray[np.float32]
 
 _OVERHEAD = 8
 """What a tick costs besides its lanes, in lanes."""
+_FIXED = 16
+"""What a lane costs besides the examples of its batch, in examples."""
+_NARROWEST = 8
 CHUNK = 64
 """Where a step takes all of a client's examples, its gradient is summed over so many at a time."""
 
@@ -52,9 +55,16 @@ class Schedule:
         return float((self.client >= 0).mean()) if self.client.size else 1.0
 
     @property
-    def filled(self) -> Ints:
-        """How many examples the fullest batch of each tick has."""
-        return np.asarray((self.shares > 0).sum(2).max(1, initial=0))
+    def widths(self) -> Ints:
+        """How much of its batches each tick takes: what is filled, of a few widths to choose from.
+
+        One that a single tick would have is not among them.
+        """
+        filled = np.asarray((self.shares > 0).sum(2).max(1, initial=0))
+        taken = width_for(filled, self.rows.shape[2])
+        different, times = np.unique(taken, return_counts=True)
+        kept = different[(times > 1) | (different == taken.max(initial=0))]
+        return np.asarray(kept[np.searchsorted(kept, taken)])
 
     def stretches(self) -> Iterator[tuple[int, int]]:
         """Runs of ticks within which no client begins after the first nor ends before the last."""
@@ -158,37 +168,56 @@ def ticks_of(sizes: Ints, recipe: Recipe) -> Ints:
     return np.asarray(recipe.steps_for(sizes) * chunks)
 
 
-def tiers(length: Ints, lanes: int) -> list[tuple[int, Ints]]:
-    """Groups of clients and the lanes that each is run on: a few very long ones get few lanes.
+def tiers(sizes: Ints, recipe: Recipe, lanes: int) -> list[tuple[int, Ints]]:
+    """Groups of clients, and the lanes that each is run on: everybody, or a few on few lanes first.
 
-    All lanes tick until the longest client is done. Where that is long after the others, it costs
-    less to run those that are so long apart from the rest.
+    All lanes tick until the longest client is done, and all batches of a tick are as wide as the
+    fullest. Where a few clients take far more steps than the others, or fill batches that the
+    others do not, it costs less to run those few apart.
 
-    >>> steps = np.array([2, 500, 2, 2, 2, 2, 2, 2, 2, 2])
-    >>> [(count, clients.tolist()) for count, clients in tiers(steps, 8)]
-    [(2, [0, 1]), (8, [2, 3, 4, 5, 6, 7, 8, 9])]
+    >>> sizes = np.array([9] * 100 + [999])
+    >>> [(count, len(clients)) for count, clients in tiers(sizes, Recipe(batch=32), 16)]
+    [(2, 32), (16, 69)]
     """
-    order = np.argsort(-length, kind="stable")
-    falling = length[order]
-    before = np.concatenate([[0], np.cumsum(falling)])
+    length, most = ticks_of(sizes, recipe), recipe.batch or CHUNK
+    order = np.lexsort((-sizes, -length))
+    falling, wide = length[order], width_for(np.minimum(sizes[order], most), most)
+    before, whole = np.concatenate([[0], np.cumsum(falling)]).tolist(), len(order)
+    widths = np.unique(wide)[::-1]
+    if not whole or (len(widths) == 1 and falling[0] == falling[-1]):
+        return [(lanes, np.arange(whole))]
+    # what a lane's tick costs of each width, and how many clients are at least so wide
+    kinds = [
+        ((_FIXED + width) / (_FIXED + widths[0]), int(np.searchsorted(-wide, -width, "right")))
+        for width in widths.tolist()
+    ]
 
     def cost(on: int, start: int, stop: int) -> float:
-        if start == stop:
-            return 0.0
-        ticks = max(falling[start], (before[stop] - before[start]) / on)
-        return float((_OVERHEAD + on) * ticks)
+        paid, ticks = 0.0, 0
+        for price, end in kinds:
+            if (end := min(end, stop)) > start:
+                until = max(int(falling[start]), -(-(before[end] - before[start]) // on))
+                paid, ticks = paid + (until - ticks) * (_OVERHEAD + on * price), until
+        return paid
 
-    whole = len(order)
-    best, choice = 0.8 * cost(lanes, 0, whole), (lanes, whole)
-    few = 2
-    while few < lanes:
-        for first in (few, 2 * few):
-            if first < whole:
+    best, choice = 0.85 * cost(lanes, 0, whole), (lanes, whole)
+    for few in (max(lanes // 32, 2), max(lanes // 8, 2)):
+        for first in [few << i for i in range(8)] + [end for _, end in kinds]:
+            if few < lanes and first < whole:
                 taken = cost(few, 0, first) + cost(lanes, first, whole)
                 if taken < best:
                     best, choice = taken, (few, first)
-        few *= 2
     few, first = choice
     if first == whole:
         return [(lanes, np.arange(whole))]
     return [(few, np.sort(order[:first])), (lanes, np.sort(order[first:]))]
+
+
+def width_for(filled: Ints, most: int) -> Ints:
+    """The least of a few widths that holds so many examples: every width is a program of its own.
+
+    >>> width_for(np.array([1, 9, 30]), most=20)
+    array([ 8, 16, 20])
+    """
+    powers = 2.0 ** np.ceil(np.log2(np.maximum(filled, _NARROWEST)))
+    return np.minimum(powers.astype(np.int64), most)

@@ -1,4 +1,4 @@
-"""Lanes in tiers: many for most clients, and few for those that take far more steps."""
+"""Lanes in tiers: many for most clients, and few for those that have far more examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from hubless.simulate.lanes import Lanes
-from hubless.simulate.schedule import ticks_of, tiers
+from hubless.simulate.schedule import tiers
 from hubless.simulate.work import Cohort, Learned, Work
 
 
@@ -26,7 +26,7 @@ class Tiers:
         """Train a cohort from these params."""
         offsets = self.work.population.offsets
         sizes = offsets[cohort.clients + 1] - offsets[cohort.clients]
-        groups = tiers(ticks_of(sizes, self.work.recipe), self.lanes)
+        groups = tiers(sizes, self.work.recipe, self.lanes)
         if len(groups) == 1:
             return self._on(groups[0][0]).run(params, cohort, each=each)
         losses = torch.zeros(len(cohort.clients), device=self.device)
