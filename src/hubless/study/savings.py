@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from hubless.errors import DataError
 
-"""For every arm of a study, the AUC by repetition and epoch."""
-
 CHANCE = 0.5
 """The AUC of a model that was not trained."""
 _TITLES = {
