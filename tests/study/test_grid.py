@@ -11,9 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import torch
 
 from hubless.errors import DataError
 from hubless.study.grid import Cell, Grid, Rows, _run, cells, label
+from hubless.study.results import STOPS, why
 
 AXES = {"selector": ["uniform", "activity:n"], "set": ["0", "1", "2"]}
 
@@ -117,3 +119,11 @@ def test_a_grid_without_choices_or_with_one_twice_is_refused(
 ) -> None:
     with pytest.raises(DataError, match=message):
         cells(axes)
+
+
+def test_a_study_that_stops_says_why_in_a_line() -> None:
+    told = [why(stop) for stop in (DataError("no such file"), KeyboardInterrupt())]
+    assert told == ["no such file", "interrupted"]
+    full = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB\nand more")
+    assert "fewer lanes" in why(full)
+    assert all(isinstance(stop, STOPS) for stop in (DataError(), KeyboardInterrupt(), full))

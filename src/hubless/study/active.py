@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 from hubless.data.population import Population
-from hubless.errors import DataError, Diverged, HublessError
+from hubless.errors import DataError, Diverged
 from hubless.select.active import Active
 from hubless.select.roster import Selector
 from hubless.select.uniform import Uniform
@@ -34,7 +34,7 @@ from hubless.strategy.fedadam import FedAdam
 from hubless.study import savings
 from hubless.study.messages import Scorer, Sizes, held_out, prepared, reading
 from hubless.study.pooled import Model, Pool
-from hubless.study.results import Watch, add_line, agree, lines, write
+from hubless.study.results import STOPS, Watch, add_line, agree, lines, why, write
 from hubless.study.tuning import at_edges
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -314,8 +314,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             part, parts = asked.part
             runs = _planned(asked, list(study.results().values()))[part::parts]
             done = study.complete(runs, asked.epochs or (6 if asked.tune else 20))
-    except (HublessError, KeyboardInterrupt) as error:
-        parser.exit(1, f"{str(error) or 'interrupted'}\n")
+    except STOPS as stop:
+        parser.exit(1, f"{why(stop)}\n")
     print(report(study, f"{asked.dataset}: {study.cohort} clients per round"))
     return 0 if done else 3
 

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from hubless.data.population import Population
 from hubless.data.timeline import MONTH, Timeline
-from hubless.errors import DataError, Diverged, HublessError
+from hubless.errors import DataError, Diverged
 from hubless.measure.deciles import decile_of
 from hubless.measure.outcome import Outcome
 from hubless.select.atmost import AtMost
@@ -37,7 +37,7 @@ from hubless.strategy.base import Strategy
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg
 from hubless.study.grid import Cell, Grid, Rows
-from hubless.study.results import Watch, agree, write
+from hubless.study.results import STOPS, Watch, agree, why, write
 from hubless.study.settings import RATES, TRIED, Settings
 from hubless.study.tuning import at_edges
 from hubless.train.language import Size, masked_lm
@@ -302,8 +302,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 return 0 if tune(study, asked.out / "tuning", deadline, asked.workers) else 3
             done = grid.complete(study, deadline=deadline, workers=asked.workers)
         draw(grid, settings, prepared)
-    except (HublessError, KeyboardInterrupt) as error:
-        parser.exit(1, f"{str(error) or 'interrupted'}\n")
+    except STOPS as stop:
+        parser.exit(1, f"{why(stop)}\n")
     return 0 if done else 3
 
 

@@ -27,12 +27,12 @@ from torch import nn
 from hubless.data import iid, shards
 from hubless.data.sources import mnist
 from hubless.data.sources.base import Split
-from hubless.errors import Diverged, HublessError
+from hubless.errors import Diverged
 from hubless.select.naming import named
 from hubless.simulate.callbacks import Checkpoint, EarlyStop
 from hubless.simulate.engine import Local
 from hubless.simulate.simulation import Simulation
-from hubless.study.results import Watch, write
+from hubless.study.results import STOPS, Watch, why, write
 from hubless.train.losses import accuracy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -220,8 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not asked.table:
             data, engine = mnist.load(asked.data), Local(device=asked.device)
             done = complete(runs, data, asked.out, asked.rounds, engine, deadline)
-    except (HublessError, KeyboardInterrupt) as error:
-        parser.exit(1, f"{str(error) or 'interrupted'}\n")
+    except STOPS as stop:
+        parser.exit(1, f"{why(stop)}\n")
     rows = table(asked.out)
     write(asked.out / "table.json", json.dumps(rows, indent=1))
     write(asked.out / "table.md", _markdown(rows))

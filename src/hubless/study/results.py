@@ -12,9 +12,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hubless.errors import DataError
+import torch
+
+from hubless.errors import DataError, HublessError
 from hubless.simulate.callbacks import Row
 from hubless.simulate.simulation import Simulation
+
+STOPS = (HublessError, KeyboardInterrupt, torch.OutOfMemoryError)
+"""What may end a study before it is finished, with nothing lost of what is."""
+
+
+def why(stop: BaseException) -> str:
+    """What to tell of it."""
+    if isinstance(stop, torch.OutOfMemoryError):
+        return "the GPU's memory is full: take fewer lanes, or fewer runs side by side, and go on"
+    return str(stop) or "interrupted"
 
 
 @dataclass
