@@ -16,6 +16,8 @@ from hubless.errors import TaskError
 from hubless.simulate.engine import LocalExecutor, Plan
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
+from hubless.simulate.schedule import tiers
+from hubless.simulate.tiers import Tiers
 from hubless.simulate.work import Work, to_tensors
 from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD, Adam, AdamW
@@ -385,3 +387,23 @@ def test_buffers_are_those_of_the_params_and_not_of_the_module(lanes: int) -> No
     cohort = cohort_of(EVERYBODY, job.population)
     alone = Plain(job, data, CPU).run(start, cohort)
     assert furthest(alone.total, Lanes(job, data, CPU, lanes).run(start, cohort).total) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("name", "each"), [*((name, False) for name in RECIPES), ("sgd", True), ("adam", True)]
+)
+def test_tiers_come_to_what_one_lane_comes_to(name: str, each: bool) -> None:
+    sizes = (2, 700, 1, 3, 0, 300, *[2, 1, 3] * 30, 200)
+    job = work(Task(mlp()), people(sizes), RECIPES[name])
+    clients = [i for i, size in enumerate(sizes) if size]
+    groups = tiers(np.array(sizes)[clients], job.recipe, 16)
+    # everybody takes the same steps of batches that are as wide
+    alike = name in ("steps", "fewer steps than an epoch")
+    assert len(groups) == (1 if alike else 2)
+    running = Tiers(job, to_tensors(job.population, job.task.columns, CPU), CPU, 16)
+    start = job.layout.flatten(job.task.module)
+    learned = running.run(start, cohort_of(clients, job.population), each=each)
+    alone = trained(job, clients, 0, each=each)
+    found, expected = (x.each if each else x.total for x in (learned, alone))
+    assert furthest(found, expected) < 1e-5
+    assert torch.allclose(learned.losses, alone.losses, rtol=1e-4)

@@ -143,3 +143,10 @@ def test_a_failing_client_is_named_and_its_error_kept_with_its_traceback() -> No
         names.append(frame.tb_frame.f_code.co_name)
         frame = frame.tb_next
     assert names[-1] == "forward"
+
+
+def test_it_trains_also_where_gradients_are_switched_off() -> None:
+    job = work(Task(mlp()), people(), Recipe(SGD(0.1), batch=4))
+    with torch.no_grad():
+        learned = trained(job, [0, 3], 0)
+    assert torch.equal(learned.total, trained(job, [0, 3], 0).total)

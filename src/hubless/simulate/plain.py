@@ -45,7 +45,8 @@ class Plain:
         # it nor on which worker it runs on
         seeds = keys(work.seed, "client", cohort.drawn, cohort.clients) >> 1
         lr = torch.tensor(work.recipe.lr(cohort.round), device=self.device)
-        with tf32(work.recipe.precision == "tf32"):
+        # wherever this is called from, and whatever an interrupt has left behind
+        with torch.enable_grad(), tf32(work.recipe.precision == "tf32"):
             for start, stop in schedule.stretches():
                 i = int(schedule.client[start, 0])
                 seed_draws(int(seeds[i]), self.device)
