@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -228,6 +229,26 @@ def test_there_are_no_more_processes_than_pairs_of_clients() -> None:
 def test_measuring_needs_only_one_client_with_data() -> None:
     sizes = (0,) * 50 + (3,)
     assert Local(processes=1).plan(_executor(mlp(), sizes), 4, 10).processes == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
+@pytest.mark.parametrize("processes", [1, 2])
+def test_evaluation_has_the_threads_of_all_who_trained(processes: int) -> None:
+    def threads(output: Tensor, y: Tensor) -> Tensor:
+        return torch.full(y.shape, torch.get_num_threads())
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        ran = simulation(
+            task=Task(mlp(), metrics={"threads": threads}),
+            test=people((5,)),
+            engine=Local(lanes=0, compiled=False, processes=processes, device="cpu"),
+        )
+        ran.run(1)
+        assert ran.rows[-1]["threads"] == processes
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_run_leaves_torchs_threads_as_they_were() -> None:

@@ -23,7 +23,8 @@ from hubless.train.layout import Layout
 from hubless.train.recipe import Recipe
 from hubless.train.task import Batch, Task
 
-_BATCH = 2000
+_BATCH = {"cuda": 2000, "cpu": 256}
+"""Examples at a time; on a CPU few enough for a layer's output to be in the cache for the next."""
 Measure = Callable[[Any, Batch], dict[str, Tensor]]
 
 
@@ -34,9 +35,8 @@ class Forward:
         self.task, self.device, self.recipe = task, device, recipe
         self.layout = Layout.of(task.module)
         self.module = copy.deepcopy(task.module).to(device).eval()
-        if device.type == "cuda":
-            # how cuDNN likes its convolutions
-            self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        # how cuDNN and oneDNN like their convolutions
+        self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
     def look(
         self, params: Tensor, data: Mapping[str, Tensor], rows: Tensor, measure: Measure
@@ -49,7 +49,7 @@ class Forward:
             autocast(self.recipe, self.device),
             tf32(self.recipe.precision == "tf32"),
         ):
-            for some in torch.split(rows, _BATCH):
+            for some in torch.split(rows, _BATCH.get(self.device.type, 256)):
                 batch = self.task.prepared({name: column[some] for name, column in data.items()})
                 parts.append(measure(self.task.output(self.module, batch), batch))
         return {name: torch.cat([part[name] for part in parts]) for name in parts[0]}

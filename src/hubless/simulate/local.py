@@ -30,6 +30,17 @@ def autocast(recipe: Recipe, device: torch.device) -> AbstractContextManager[Any
 
 
 @contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """So many threads for one operation, within a block."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+@contextlib.contextmanager
 def tf32(wanted: bool) -> Iterator[None]:
     """Matrix products of a GPU in TF32, within a block."""
     before = torch.get_float32_matmul_precision()

@@ -30,6 +30,7 @@ from hubless.simulate.engine import Local
 from hubless.simulate.evaluate import Evaluation
 from hubless.simulate.history import Done
 from hubless.simulate.interrupt import unbroken
+from hubless.simulate.local import threads
 from hubless.simulate.pace import Asynchronous, Synchronous, Version
 from hubless.simulate.work import Engine, Work
 from hubless.strategy.base import Strategy
@@ -330,7 +331,9 @@ class Simulation:
             means: Mapping[str, Tensor] = {}
             tenths: Mapping[str, Tensor] = {}
             if evaluated and self._evaluation is not None:
-                means, tenths = self._evaluation.measured(self.flat)
+                # those who trained have nothing to do meanwhile
+                with threads(min(self._threads, self.engine.describe().get("processes", 1))):
+                    means, tenths = self._evaluation.measured(self.flat)
             # here, where it may wait for a GPU, and not where the round is written down
             values = None if version.values is None else version.values.double().cpu().numpy()
             with unbroken():
