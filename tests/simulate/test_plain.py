@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import cast
 
 import numpy as np
 import pytest
@@ -11,13 +12,15 @@ import torch
 from torch import Tensor, nn
 
 from hubless.errors import ClientFailed
+from hubless.simulate.evaluate import Evaluation
+from hubless.simulate.plain import Plain
 from hubless.simulate.schedule import lay_out
-from hubless.simulate.work import Work
+from hubless.simulate.work import Work, to_tensors
 from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD, Adam, AdamW
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from tests.simulate.worlds import Fragile, cohort_of, furthest, mlp, people, trained, work
+from tests.simulate.worlds import CPU, Fragile, cohort_of, furthest, mlp, people, trained, work
 
 Theirs = Callable[..., torch.optim.Optimizer]
 
@@ -150,3 +153,51 @@ def test_it_trains_also_where_gradients_are_switched_off() -> None:
     with torch.no_grad():
         learned = trained(job, [0, 3], 0)
     assert torch.equal(learned.total, trained(job, [0, 3], 0).total)
+
+
+class Reshaping(nn.Module):
+    """A convolution of two channels over four features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.seen, self.told = nn.Conv2d(2, 4, 2, padding=1), nn.Linear(24, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        seen = self.seen(x.reshape(-1, 2, 2, 1)).relu()
+        return cast(Tensor, self.told(self.flat(seen)))
+
+    def flat(self, seen: Tensor) -> Tensor:
+        return seen.reshape(-1, 24)
+
+
+class Viewing(Reshaping):
+    """As many flatten it, which not every layout allows."""
+
+    def flat(self, seen: Tensor) -> Tensor:
+        return seen.view(-1, 24)
+
+
+@pytest.mark.parametrize("kind", [Reshaping, Viewing])
+def test_convolutions_train_and_are_tested_as_they_would_be_by_hand(
+    kind: type[Reshaping],
+) -> None:
+    job = work(Task(kind()), people(), Recipe(SGD(0.1, momentum=0.9), batch=4, epochs=2))
+    total, _ = _by_hand(job, [0, 3, 6], lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
+    assert furthest(trained(job, [0, 3, 6], 0).total, total) < 1e-5
+    module = copy.deepcopy(job.task.module)
+    job.layout.load(module, total)
+    rows = job.population.rows
+    x, y = (torch.from_numpy(job.population.columns[name][rows]) for name in ("x", "y"))
+    losses = nn.functional.cross_entropy(module(x), y, reduction="none")
+    values = Evaluation(job.task, job.population, CPU).values(total)
+    assert torch.allclose(values["loss"], losses, atol=1e-5)
+
+
+def test_only_a_module_that_can_take_it_is_laid_out_for_speed() -> None:
+    found = []
+    for kind in (Reshaping, Viewing):
+        job = work(Task(kind()), people(), Recipe(SGD(0.1), batch=4))
+        plain = Plain(job, to_tensors(job.population, job.task.columns, CPU), CPU)
+        found.append(plain.module.get_parameter("seen.weight").is_contiguous())
+    assert found == [False, True]

@@ -17,7 +17,7 @@ from torch import Tensor
 from hubless.data.index import tenths
 from hubless.data.population import Population
 from hubless.errors import DataError
-from hubless.simulate.local import autocast, tf32
+from hubless.simulate.local import autocast, channels_last, tf32
 from hubless.simulate.work import to_tensors
 from hubless.train.layout import Layout
 from hubless.train.recipe import Recipe
@@ -35,14 +35,26 @@ class Forward:
         self.task, self.device, self.recipe = task, device, recipe
         self.layout = Layout.of(task.module)
         self.module = copy.deepcopy(task.module).to(device).eval()
-        # how cuDNN and oneDNN like their convolutions
-        self.module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._channels_last = channels_last(self.module)
 
     def look(
         self, params: Tensor, data: Mapping[str, Tensor], rows: Tensor, measure: Measure
     ) -> dict[str, Tensor]:
         """What is measured of the module's output on these rows, batch by batch."""
         self.layout.load(self.module, params)
+        try:
+            return self._looked(data, rows, measure)
+        except RuntimeError:
+            if not self._channels_last:
+                raise
+        # the module may flatten what its convolutions put out by a view
+        self._channels_last = False
+        channels_last(self.module, wanted=False)
+        return self._looked(data, rows, measure)
+
+    def _looked(
+        self, data: Mapping[str, Tensor], rows: Tensor, measure: Measure
+    ) -> dict[str, Tensor]:
         parts: list[dict[str, Tensor]] = []
         with (
             torch.inference_mode(),

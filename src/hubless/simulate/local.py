@@ -52,6 +52,21 @@ def tf32(wanted: bool) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+def channels_last(module: nn.Module, wanted: bool = True) -> bool:
+    """Lay convolutions' weights out as oneDNN and cuDNN like them; False if there are none.
+
+    What comes out of such a convolution is laid out likewise, and cannot be viewed in every shape.
+    """
+    layout = torch.channels_last if wanted else torch.contiguous_format
+    found = False
+    for part in module.modules():
+        # a subclass may use its weight in ways of its own
+        if type(part) is nn.Conv2d or type(part) is nn.ConvTranspose2d:
+            part.weight.data = part.weight.data.to(memory_format=layout)
+            found = True
+    return found
+
+
 def seed_draws(seed: int, device: torch.device) -> None:
     """Seed what dropout and the like draw from; torch.manual_seed takes a millisecond."""
     torch.default_generator.manual_seed(seed)

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hubless.errors import ClientFailed
 from hubless.rng import keys
-from hubless.simulate.local import autocast, descend, seed_draws, tf32
+from hubless.simulate.local import autocast, channels_last, descend, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
 from hubless.simulate.work import Cohort, Learned, Work
 from hubless.train.optimizers import Slots
@@ -22,6 +22,8 @@ class Plain:
     def __init__(self, work: Work, data: Mapping[str, Tensor], device: torch.device) -> None:
         self.work, self.data, self.device = work, dict(data), device
         self.module = copy.deepcopy(work.task.module).to(device).train()
+        if channels_last(self.module) and not self._runs():
+            channels_last(self.module, wanted=False)
         arrays = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
         self._arrays = [arrays[place.name] for place in work.layout.places]
         self._trained = self._arrays[: len(work.layout.trained)]
@@ -31,6 +33,18 @@ class Plain:
         self._counters = [(buffer, buffer.clone()) for buffer in own]
         self._global = torch.zeros(work.layout.size, device=device)
         self._anchors = work.layout.views(self._global)
+
+    def _runs(self) -> bool:
+        """Whether the module can be run as it is, tried on a copy."""
+        population = self.work.population
+        rows = slice(0, 2) if population.rows is None else population.rows[:2]
+        batch = {name: column[rows] for name, column in self.data.items()}
+        try:
+            with torch.no_grad(), torch.random.fork_rng():
+                self.work.task.losses(copy.deepcopy(self.module), batch)
+        except Exception:
+            return False
+        return True
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
