@@ -150,9 +150,8 @@ def why_alone(work: Work, data: Mapping[str, Tensor]) -> str:
     if not work.layout.has_buffers:
         return ""
     before = [buffer.clone() for buffer in module.buffers()]
-    rows = slice(0, 2) if work.population.rows is None else work.population.rows[:2]
     with torch.no_grad(), torch.random.fork_rng():
-        work.task.losses(module, {name: column[rows] for name, column in data.items()})
+        work.task.losses(module, work.sample(data, 2))
     if all(map(torch.equal, before, module.buffers())):
         return ""
     return "the module changes its buffers while it trains"

@@ -82,10 +82,8 @@ class Lanes:
 
     def _factored(self, module: nn.Module) -> list[Factors]:
         """Layers that need no weight per lane, because clients take few steps."""
-        work, few = self.work, slice(0, 4)
-        steps = work.most_steps
-        rows = few if work.population.rows is None else work.population.rows[few]
-        batch = {name: column[rows] for name, column in self.data.items()}
+        work = self.work
+        steps, batch = work.most_steps, work.sample(self.data, 4)
         weights = work.layout.named(self._global)
         return [
             Factors(

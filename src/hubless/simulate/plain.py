@@ -36,12 +36,10 @@ class Plain:
 
     def _runs(self) -> bool:
         """Whether the module can be run as it is, tried on a copy."""
-        population = self.work.population
-        rows = slice(0, 2) if population.rows is None else population.rows[:2]
-        batch = {name: column[rows] for name, column in self.data.items()}
         try:
             with torch.no_grad(), torch.random.fork_rng():
-                self.work.task.losses(copy.deepcopy(self.module), batch)
+                few = self.work.sample(self.data, 2)
+                self.work.task.losses(copy.deepcopy(self.module), few)
         except Exception:
             return False
         return True

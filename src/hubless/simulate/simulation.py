@@ -324,16 +324,14 @@ class Simulation:
         try:
             version = self._pace.advance(self)
             number = self.round + 1
-            evaluated = self._evaluation is not None and (
-                last or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
-            )
+            due = last or (self.evaluate_every > 0 and number % self.evaluate_every == 0)
+            evaluation = self._evaluation if due else None
             trained = time.perf_counter()
-            means: Mapping[str, Tensor] = {}
-            tenths: Mapping[str, Tensor] = {}
-            if evaluated and self._evaluation is not None:
+            measured: tuple[Mapping[str, Tensor], Mapping[str, Tensor]] = {}, {}
+            if evaluation is not None:
                 # those who trained have nothing to do meanwhile
                 with threads(min(self._threads, self.engine.describe().get("processes", 1))):
-                    means, tenths = self._evaluation.measured(self.flat)
+                    measured = evaluation.measured(self.flat)
             # here, where it may wait for a GPU, and not where the round is written down
             values = None if version.values is None else version.values.double().cpu().numpy()
             with unbroken():
@@ -346,7 +344,7 @@ class Simulation:
                     "train": training,
                     "evaluate": took - training - version.selecting,
                 }
-                found = (means, tenths, phases, took, valuations, epsilon)
+                found = (*measured, phases, took, valuations, epsilon)
                 self._held.append(Done(self.name, number, version, *found))
                 complete = True
         except BaseException:
@@ -355,8 +353,8 @@ class Simulation:
                 (self.flat, self._slots, self.round, self.virtual), mark = before
                 self._pace.return_to(mark)
             raise
-        at_hand = self.engine.device.type == "cpu"
-        if at_hand or evaluated or last or len(self._held) >= _HELD_BACK:
+        at_hand = self.engine.device.type == "cpu" or evaluation is not None
+        if at_hand or last or len(self._held) >= _HELD_BACK:
             return self._report()
         return False
 

@@ -16,7 +16,7 @@ from hubless.data.population import Population
 from hubless.errors import DataError
 from hubless.train.layout import Layout
 from hubless.train.recipe import Recipe
-from hubless.train.task import Task
+from hubless.train.task import Batch, Task
 from hubless.train.values import Value
 
 Ints = NDArray[np.int64]
@@ -35,6 +35,12 @@ class Work:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "layout", Layout.of(self.task.module))
+
+    def sample(self, data: Mapping[str, Tensor], count: int) -> Batch:
+        """The first so many examples, to try something on."""
+        rows = self.population.rows
+        some = slice(0, count) if rows is None else rows[:count]
+        return {name: column[some] for name, column in data.items()}
 
     @property
     def most_steps(self) -> int:

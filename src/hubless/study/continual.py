@@ -213,14 +213,14 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
     timeline = Timeline.of(people)
     if settings.window is not None:
         timeline = timeline.between(*settings.window)
-    people, tested = timeline.population, timeline.test
+    people, test = timeline.population, timeline.test
     seen = timeline.window(timeline.start, timeline.tested)
     texts: NDArray[Any] = people.columns["text"]
     rows = seen.rows if seen.rows is not None else np.arange(seen.examples)
     vocabulary = Vocabulary.trained(texts[rows].tolist(), settings.vocabulary)
     columns = vocabulary.columns(texts, settings.length)
     encoded = {**columns, "time": people.columns["time"]}
-    print(f"{seen.examples} messages to train on, {tested.examples} to test on", file=sys.stderr)
+    print(f"{seen.examples} messages to train on, {test.examples} to test on", file=sys.stderr)
     staged = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
