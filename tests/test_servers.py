@@ -245,6 +245,6 @@ def _listens(endpoint: str) -> bool:
     parts = urlsplit(endpoint)
     try:
         socket.create_connection((parts.hostname, parts.port), timeout=60).close()
-    except ConnectionRefusedError:
+    except ConnectionError:  # refused, or reset by a server that is dying at this moment
         return False
     return True
