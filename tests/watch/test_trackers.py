@@ -27,6 +27,7 @@ from hubless.events import (
 )
 from hubless.watch.trackers import Point, Tracker, point, to_mlflow, to_tensorboard, to_wandb
 from tests.simulate.worlds import simulation
+from tests.support.waiting import until
 
 
 def _trained(round: int, client: str = "simulation", **changes: Any) -> Trained:
@@ -268,9 +269,14 @@ def test_wandb_writes_files_offline_and_goes_nowhere(
     simulation(events=[listener]).run(rounds=2)
     files = sorted((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
     assert len(files) == 2
-    contents = b"".join(path.read_bytes() for path in files)
-    for said in (b"staleness_most", b"site-a", b"train_loss", b"FedAvg", b"refused"):
-        assert said in contents
+    wanted = (b"staleness_most", b"site-a", b"train_loss", b"FedAvg", b"refused")
+
+    def told() -> bool:
+        contents = b"".join(path.read_bytes() for path in files)
+        return all(said in contents for said in wanted)
+
+    # by a process of its own, which may come to it later
+    assert until(told)
 
 
 def test_wandb_knows_two_modes_only() -> None:
