@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 pytest.importorskip("transformers")
 
 from hubless.errors import DataError, TaskError
+from hubless.train import bert
 from hubless.train.language import (
     SIZES,
     Size,
@@ -231,6 +233,27 @@ def test_masked_guesses_and_gradients_are_those_of_hugging_faces_model(words: Vo
     assert torch.allclose(said.scores[counts], theirs[counts], atol=1e-5)
     ours = _gradients(cross_entropy(*said), module)
     _assert_same(ours, _gradients(cross_entropy(theirs, wanted), model))
+
+
+def test_a_word_that_was_replaced_by_padding_learns_where_it_stands(
+    words: Vocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Padding itself learns nothing; but any piece may stand in for a hidden word."""
+    module = _shaken(masked_lm(words, NEW, share=0.5, dynamic=False).module)
+    batch = _batch(words)
+    many = {name: column.repeat_interleave(300, 0) for name, column in batch.items()}
+    many["seed"] = torch.arange(len(many["seed"]))
+    hidden, _, _ = module.masking(many["ids"].long(), many["seed"])
+    assert ((hidden == words.pad) & (many["ids"] != words.pad)).any()
+    ours = _gradients(cross_entropy(*module(**many)), module)
+
+    def looked(vectors: Tensor, ids: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
+        return functional.embedding(ids, vectors), vectors
+
+    monkeypatch.setattr(bert._Looked, "apply", looked)
+    theirs = _gradients(cross_entropy(*module(**many)), module)
+    for name, gradient in ours.items():
+        assert torch.allclose(gradient, theirs[name], rtol=1e-4, atol=1e-3), name
 
 
 def test_next_words_are_guessed_as_hugging_faces_decoder_does(words: Vocabulary) -> None:

@@ -95,9 +95,11 @@ class _Guessing(_Bert):
         super().__init__(model)
         self.cls: Any = model.cls
 
-    def _scores(self, ids: Tensor, *, causal: bool = False, pick: Pick | None = None) -> Tensor:
+    def _scores(
+        self, ids: Tensor, padding: Tensor, *, causal: bool = False, pick: Pick | None = None
+    ) -> Tensor:
         """How likely each word is, at each place or at those that are picked."""
-        x, vectors = _Looked.apply(self._vectors, ids)  # type: ignore[no-untyped-call]
+        x, vectors = _Looked.apply(self._vectors, ids, padding)  # type: ignore[no-untyped-call]
         x = self._encoded(x, ids, causal=causal, pick=pick)
         head, turn = self.cls.predictions, self.cls.predictions.transform
         # as GPUs have it anyway; on a CPU half of one and half of the other is not differentiated
@@ -121,7 +123,9 @@ class MaskedBert(_Guessing):
         if self.training and self.dynamic:
             seed = torch.randint(1 << 31, seed.shape, device=seed.device)
         hidden, places, wanted = self.masking(ids.long(), seed.long())
-        return Guesses(self._scores(hidden, pick=lambda x: _at(x, places)), wanted)
+        # of the text itself: a word may have been replaced by what pads others
+        padding = ids == self.config.pad_token_id
+        return Guesses(self._scores(hidden, padding, pick=lambda x: _at(x, places)), wanted)
 
 
 class CausalBert(_Guessing):
@@ -135,9 +139,10 @@ class CausalBert(_Guessing):
 
     def forward(self, ids: Tensor) -> Guesses:
         ids = ids.long()
-        scores = self._scores(ids[:, :-1], causal=True)
+        padding = ids == self.config.pad_token_id
+        scores = self._scores(ids[:, :-1], padding[:, :-1], causal=True)
         wanted = ids[:, 1:]
-        counts = (wanted != self.config.pad_token_id) & (wanted != self.unknown)
+        counts = ~padding[:, 1:] & (wanted != self.unknown)
         return Guesses(scores, torch.where(counts, wanted, IGNORED))
 
 
@@ -160,28 +165,32 @@ class ClassifyingBert(_Bert):
 
 def _at(x: Tensor, places: Tensor) -> Tensor:
     """The vectors at these places of each text."""
-    return x.gather(1, places[:, :, None].expand(-1, -1, x.shape[2]))
+    # not gathered: adding gradients up in a fixed order goes by vectors then, not by numbers
+    return x[torch.arange(len(x), device=x.device)[:, None], places]
 
 
 class _Looked(torch.autograd.Function):
     """Vectors of words, and all vectors once more for who needs them all.
 
     The gradient of the latter is as large as a model's largest array. That of the few vectors that
-    were looked up is added to it in place, instead of to zeros of that size and then to it.
+    were looked up is added to it in place, instead of to zeros of that size and then to it. Padding
+    has no gradient: its zeros go to many vectors, as additions to one would wait for each other.
     """
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(vectors: Tensor, ids: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(vectors: Tensor, ids: Tensor, padding: Tensor) -> tuple[Tensor, Tensor]:
         return functional.embedding(ids, vectors), vectors.view_as(vectors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.save_for_backward(inputs[1])
+        ctx.save_for_backward(*inputs[1:])
 
     @staticmethod
-    def backward(ctx: Any, looked: Tensor, all_of_them: Tensor) -> tuple[Tensor, None]:
-        (ids,) = ctx.saved_tensors
-        place, moved = (ids.flatten(),), looked.flatten(0, -2).to(all_of_them.dtype)
-        return all_of_them.index_put_(place, moved, accumulate=True), None
+    def backward(ctx: Any, looked: Tensor, all_of_them: Tensor) -> tuple[Tensor, None, None]:
+        ids, padding = (saved.flatten() for saved in ctx.saved_tensors)
+        anywhere = torch.arange(len(ids), device=ids.device) % len(all_of_them)
+        place = torch.where(padding, anywhere, ids)
+        moved = looked.flatten(0, -2).to(all_of_them.dtype)
+        return all_of_them.index_put_((place,), moved, accumulate=True), None, None

@@ -123,10 +123,12 @@ class Factors:
         self._saw[:, :, :width].index_put_(place, seen.to(self.inputs.dtype))
         self._moved[:, :, :width].index_put_(place, moved)
 
-    def add(self, total: Tensor, weights: Tensor) -> None:
-        """Add what lanes have come to, each with its weight, to a running sum."""
-        moved = (self.outputs * per_lane(weights, self.outputs)).flatten(0, 1)
-        total.addmm_(moved.t(), self.inputs.flatten(0, 1).float())
+    def add(self, total: Tensor, weights: Tensor, lanes: Tensor | None = None) -> None:
+        """Add what all lanes, or these, have come to, each with its weight, to a running sum."""
+        inputs = self.inputs if lanes is None else self.inputs[lanes]
+        outputs = self.outputs if lanes is None else self.outputs[lanes]
+        moved = (outputs * per_lane(weights, outputs)).flatten(0, 1)
+        total.addmm_(moved.t(), inputs.flatten(0, 1).float())
         total.addcmul_(self.weight, weights.sum())
 
     def each(self) -> Tensor:

@@ -64,7 +64,8 @@ class Masking:
         The latter two are [examples, most]: a text with fewer has IGNORED for what it was.
         """
         length = ids.shape[1]
-        place = torch.arange(length, device=ids.device)
+        # as a number like any other: compilers take an index to have 32 bits
+        place = torch.arange(length, device=ids.device) & _BITS
         can = torch.ones_like(ids, dtype=torch.bool)
         for piece in self.spared:
             can = can & (ids != piece)

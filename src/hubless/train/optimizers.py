@@ -7,9 +7,11 @@ it is a tensor.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 Slots = tuple[Tensor, ...]
@@ -87,7 +89,7 @@ class Adam:
         self, values: Tensor, gradient: Tensor, slots: Slots, step: Tensor, lr: Tensor
     ) -> None:
         first, second = slots
-        step = per_lane(step, values).clamp(min=1)
+        step = per_lane(step, values)
         if self.weight_decay:
             gradient = gradient + self.weight_decay * values
         first.lerp_(gradient, 1 - self.beta1)
@@ -116,10 +118,14 @@ class AdamW:
         plain.apply(values, gradient, slots, step, lr)
 
 
+def fresh_slots(optimizer: Optimizer, arrays: Sequence[Tensor]) -> list[Slots]:
+    """What an optimizer remembers of each array before its first step."""
+    return [tuple(torch.zeros_like(a) for _ in range(optimizer.slots)) for a in arrays]
+
+
 def per_lane(scalars: Tensor, like: Tensor) -> Tensor:
     """One number per lane (or one alone) in a shape that spreads over an array's other axes.
 
-    >>> import torch
     >>> per_lane(torch.ones(3), torch.zeros(3, 4, 5)).shape
     torch.Size([3, 1, 1])
     """
