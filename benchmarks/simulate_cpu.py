@@ -28,7 +28,7 @@ PEERS = Path(__file__).resolve().parent / "peers"
 sys.path.insert(0, str(PEERS))
 import environments  # noqa: E402
 
-ROUNDS = {"logreg": 20, "logreg_unequal": 20, "mlp": 10, "cnn": 1, "lstm": 2}
+ROUNDS = {"logreg": 20, "logreg_unequal": 20, "logreg_small": 20, "mlp": 10, "cnn": 1, "lstm": 2}
 """Rounds per turn: about a second's worth."""
 CONTENDERS = {
     "logreg": ["hubless", "pfl", "sequential", "flower"],
@@ -36,6 +36,7 @@ CONTENDERS = {
     "cnn": ["hubless", "hubless bf16", "pfl", "sequential"],
     "lstm": ["hubless", "pfl", "sequential"],
     "logreg_unequal": ["hubless", "sequential"],
+    "logreg_small": ["hubless", "pfl", "sequential"],
 }
 
 

@@ -138,5 +138,6 @@ WORKLOADS = {
         Workload("cnn", convolutions, images, clients=1000, mean=50, cohort=50),
         Workload("lstm", Characters, text, clients=200, mean=20, cohort=10, spread=0.75),
         Workload("logreg_unequal", linear, digits, clients=1000, mean=60, cohort=100, spread=1.0),
+        Workload("logreg_small", linear, digits, clients=10_000, mean=3, cohort=500, spread=0.75),
     )
 }

@@ -59,6 +59,16 @@ def test_a_module_with_running_statistics_is_run_plainly() -> None:
     assert ran.params["1.running_mean"].abs().sum() > 0
 
 
+@pytest.mark.usefixtures("fresh_cache")
+def test_one_lane_is_tried_where_clients_take_a_single_step() -> None:
+    """A module too large for the cache has no more; running plainly would cost a model each."""
+    module = nn.Sequential(nn.Linear(4, 1500), nn.ReLU(), nn.Linear(1500, 1500), nn.Linear(1500, 3))
+    job = work(Task(module), people((5,) * 40), Recipe(SGD(0.1, 0.9), batch=10))
+    assert Local(compiled=False, processes=1).plan(LocalExecutor(job, CPU), 40, 2).lanes == 1
+    twice = work(Task(module), people((5,) * 40), Recipe(SGD(0.1, 0.9), batch=10, epochs=2))
+    assert Local(compiled=False, processes=1).plan(LocalExecutor(twice, CPU), 40, 2).lanes == 0
+
+
 def test_a_module_with_running_statistics_in_lanes_is_refused_with_what_to_do() -> None:
     local = Local(lanes=4, compiled=False, processes=1)
     with pytest.raises(TaskError, match=r"lanes=0.*BatchNorm.*GroupNorm"):

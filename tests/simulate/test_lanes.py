@@ -2,25 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+import gc
 import shutil
+import weakref
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils import deterministic
 
 from hubless.data.population import Population
 from hubless.errors import TaskError
 from hubless.simulate.engine import LocalExecutor, Plan
 from hubless.simulate.lanes import Lanes
+from hubless.simulate.local import repeatable
 from hubless.simulate.plain import Plain
 from hubless.simulate.schedule import tiers
 from hubless.simulate.tiers import Tiers
 from hubless.simulate.work import Work, to_tensors
 from hubless.train.losses import cross_entropy
-from hubless.train.optimizers import SGD, Adam, AdamW
+from hubless.train.optimizers import SGD, Adam, AdamW, per_lane
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
 from tests.simulate.worlds import (
@@ -32,6 +39,7 @@ from tests.simulate.worlds import (
     mlp,
     people,
     trained,
+    twins,
     work,
 )
 
@@ -310,10 +318,7 @@ def test_statistics_over_a_batch_do_not_share_lanes() -> None:
 def test_dropout_differs_from_lane_to_lane_and_is_the_same_twice() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
-    twice = people((6, 6))
-    rows = np.append(twice.rows_of(0), twice.rows_of(0))
-    twins = Population(twice.columns, twice.offsets, rows)
-    job = work(Task(module), twins, Recipe(SGD(0.1), batch=None, shuffle=False))
+    job = work(Task(module), twins(), Recipe(SGD(0.1), batch=None, shuffle=False))
     for lanes in (0, 2):
         once, again = (trained(job, [0, 1], lanes, each=True).each for _ in range(2))
         assert furthest(once, again) == 0
@@ -329,6 +334,152 @@ def test_compiled_lanes_come_to_the_same(recipe: str) -> None:
     job = _job(RECIPES[recipe])
     alone = trained(job, EVERYBODY, 0)
     assert furthest(alone.total, trained(job, EVERYBODY, 3, compiled=True).total) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_many_engines_can_be_compiled_in_one_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A compiler may give up on code that it has seen too often, and all engines are the same."""
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    for features in range(2, 12):
+        module = nn.Linear(features, 3)
+        job = work(Task(module), people((4, 3), features), Recipe(SGD(0.1), batch=4))
+        alone = trained(job, [0, 1], 0)
+        assert furthest(alone.total, trained(job, [0, 1], 1, compiled=True).total) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_task_is_compiled_once_whatever_its_rate_and_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = []
+
+    def counted(function: Any, **options: Any) -> Any:
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", counted)
+    task = Task(mlp())
+    for rate in (0.1, 0.3):
+        for seed in (0, 1):
+            recipe = Recipe(SGD(rate), batch=4, decay=rate, shuffle=bool(seed))
+            job = work(task, people((4, 3, 4), seed=seed), recipe)
+            alone = trained(job, [0, 1, 2], 0)
+            assert furthest(alone.total, trained(job, [0, 1, 2], 2, compiled=True).total) < 1e-5
+    assert len(compiled) == 1
+    fast, rolling = Recipe(SGD(0.1), batch=4), Recipe(SGD(0.1, 0.9), batch=4)
+    for other, recipe in ((task, rolling), (Task(task.module), fast)):
+        trained(work(other, people((4, 3)), recipe), [0, 1], 2, compiled=True)
+    assert len(compiled) == 3
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_nothing_is_kept_of_a_task_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    job = work(Task(mlp()), people(), Recipe(SGD(0.1), batch=4))
+    trained(job, EVERYBODY, 2, compiled=True)
+    task, module = weakref.ref(job.task), weakref.ref(job.task.module)
+    del job
+    gc.collect()
+    assert task() is None
+    assert module() is None
+
+
+@dataclass
+class Slowing:
+    """Gradient descent that slows down with every step; at a step 0 it would know no end.
+
+    One cannot be told from another: it has no hash.
+    """
+
+    lr: float
+    slots = 0
+    takes_half = False
+
+    def apply(self, values: Tensor, gradient: Tensor, slots: Any, step: Tensor, lr: Tensor) -> None:
+        values.sub_(gradient * lr / per_lane(step, values).sqrt())
+
+
+MEMORIES = [
+    Recipe(SGD(0.1), batch=2),
+    Recipe(SGD(0.1, 0.9), batch=2),
+    Recipe(Adam(0.01), batch=2),
+    Recipe(Slowing(0.1), batch=2),
+]
+
+
+@pytest.mark.parametrize("recipe", MEMORIES, ids=lambda recipe: type(recipe.optimizer).__name__)
+def test_lanes_that_idle_have_no_part_in_the_sum(recipe: Recipe) -> None:
+    """Whatever they come to: what fills them up is not finite here, and at a step 0 nothing is."""
+    population = people((9, 1, 0, 3))
+    x = population.columns["x"].copy()
+    x[population.rows_of(3)] = np.nan
+    spoilt = Population({**population.columns, "x": x}, population.offsets, population.rows)
+    job = work(Task(mlp()), spoilt, recipe)
+    alone, together = trained(job, [0, 1, 2], 0), trained(job, [0, 1, 2], 3)
+    assert torch.isfinite(alone.losses).all()
+    assert furthest(alone.total, together.total) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_shared_by_engines_follows_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    module = nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(0.1), nn.Linear(6, 3))
+    module[0].requires_grad_(False)
+    task, recipe = Task(module), Recipe(SGD(0.3), batch=4)
+    assert isinstance(module[1], nn.LeakyReLU)
+    for change in ("nothing", "frozen weights", "an attribute", "what is frozen"):
+        if change == "frozen weights":
+            with torch.no_grad():
+                module[0].weight.mul_(2)
+        elif change == "an attribute":
+            module[1].negative_slope = 0.5
+        elif change == "what is frozen":
+            module[0].requires_grad_()
+        job = work(task, people(), recipe)
+        alone = trained(job, EVERYBODY, 0)
+        together = trained(job, EVERYBODY, 2, compiled=True)
+        assert furthest(alone.total, together.total) < 1e-5, change
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_an_optimizer_of_ones_own_is_compiled_with_its_own_rate(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Stubborn(SGD):
+        def apply(self, values: Tensor, gradient: Tensor, *others: Any) -> None:
+            values.sub_(gradient * self.lr)
+
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    task = Task(mlp())
+    for optimizer in (Stubborn(0.1), Stubborn(0.5), Slowing(0.1), Slowing(0.5)):
+        job = work(task, people(), Recipe(optimizer, batch=4))
+        alone = trained(job, EVERYBODY, 0)
+        together = trained(job, EVERYBODY, 2, compiled=True)
+        assert furthest(alone.total, together.total) < 1e-5, optimizer
+
+
+@pytest.mark.parametrize(("enabled", "tolerant"), [(False, False), (True, False), (True, True)])
+def test_a_fixed_order_is_asked_for_within_a_block_alone(enabled: bool, tolerant: bool) -> None:
+    torch.use_deterministic_algorithms(enabled, warn_only=tolerant)
+    try:
+        with contextlib.suppress(KeyError), repeatable():
+            assert torch.are_deterministic_algorithms_enabled()
+            assert not deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+            raise KeyError
+        assert torch.are_deterministic_algorithms_enabled() == enabled
+        assert torch.is_deterministic_algorithms_warn_only_enabled() == tolerant
+        assert deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
+    finally:
+        torch.use_deterministic_algorithms(False)
+
+
+def test_parts_of_a_cohort_draw_apart() -> None:
+    """As workers train them: clients with the same data must not all drop the same."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
+    job = work(Task(module), twins(), Recipe(SGD(0.1), batch=None, shuffle=False))
+    one, other = (trained(job, [client], 2).total for client in (0, 1))
+    assert furthest(one, other) > 1e-3
 
 
 def test_a_compiled_engine_without_anybody_to_train_compiles_nothing() -> None:
@@ -396,7 +547,7 @@ def test_tiers_come_to_what_one_lane_comes_to(name: str, each: bool) -> None:
     sizes = (2, 700, 1, 3, 0, 300, *[2, 1, 3] * 30, 200)
     job = work(Task(mlp()), people(sizes), RECIPES[name])
     clients = [i for i, size in enumerate(sizes) if size]
-    groups = tiers(np.array(sizes)[clients], job.recipe, 16)
+    groups, _ = tiers(np.array(sizes)[clients], job.recipe, 16)
     # everybody takes the same steps of batches that are as wide
     alike = name in ("steps", "fewer steps than an epoch")
     assert len(groups) == (1 if alike else 2)

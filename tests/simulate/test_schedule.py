@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hubless.data.population import Population
 from hubless.simulate import schedule
-from hubless.simulate.schedule import CHUNK, Schedule, deal, lay_out, tiers
+from hubless.simulate.schedule import CHUNK, Costs, Schedule, deal, lay_out, tiers
 from hubless.train.recipe import Recipe
 
 Ints = NDArray[np.int64]
@@ -242,7 +242,7 @@ def cost(sizes: NDArray[np.int64], recipe: Recipe, lanes: int) -> float:
     clients = np.arange(len(sizes))
     laid = lay_out(_population(sizes.tolist()), clients, recipe, lanes, 1, 0)
     most = recipe.batch or CHUNK
-    return float((8 + lanes * (16 + laid.widths) / (16 + most)).sum())
+    return float((8 + lanes * (16 + laid.widths()) / (16 + most)).sum())
 
 
 @given(
@@ -251,7 +251,7 @@ def cost(sizes: NDArray[np.int64], recipe: Recipe, lanes: int) -> float:
     lanes=st.integers(1, 40),
 )
 def test_everybody_is_in_one_tier(sizes: list[int], batch: int | None, lanes: int) -> None:
-    groups = tiers(np.array(sizes, np.int64), Recipe(batch=batch), lanes)
+    groups, _ = tiers(np.array(sizes, np.int64), Recipe(batch=batch), lanes)
     members = np.concatenate([members for _, members in groups])
     assert sorted(members.tolist()) == list(range(len(sizes)))
     assert all(min(2, lanes) <= count <= lanes for count, _ in groups)
@@ -259,7 +259,7 @@ def test_everybody_is_in_one_tier(sizes: list[int], batch: int | None, lanes: in
 
 def _gain(sizes: NDArray[np.int64], recipe: Recipe, lanes: int) -> float:
     """How much less tiers cost than everybody together."""
-    groups = tiers(sizes, recipe, lanes)
+    groups, _ = tiers(sizes, recipe, lanes)
     assert len(groups) == 2
     return cost(sizes, recipe, lanes) / sum(
         cost(sizes[members], recipe, count) for count, members in groups
@@ -269,24 +269,36 @@ def _gain(sizes: NDArray[np.int64], recipe: Recipe, lanes: int) -> float:
 def test_a_few_long_clients_run_apart_from_many_short_ones() -> None:
     sizes = np.concatenate([[481, 300, 120], np.full(797, 2)])
     assert _gain(sizes, Recipe(batch=1), 128) > 5
-    assert len(tiers(np.full(800, 2), Recipe(batch=1), 128)) == 1
+    assert len(tiers(np.full(800, 2), Recipe(batch=1), 128)[0]) == 1
 
 
 def test_clients_who_fill_batches_run_apart_from_those_who_do_not() -> None:
     sizes = np.concatenate([[500, 400, 300, 200, 130, 130], np.full(400, 3)])
     assert _gain(sizes, Recipe(batch=64), 64) > 1.5
     # where all batches are as full there is nothing to gain
-    assert len(tiers(np.full(400, 50), Recipe(batch=64), 64)) == 1
+    assert len(tiers(np.full(400, 50), Recipe(batch=64), 64)[0]) == 1
     # two that are as wide as everything else: not worth a program of their own
-    assert len(tiers(np.array([128, 128, *[60] * 400]), Recipe(batch=64), 64)) == 1
+    assert len(tiers(np.array([128, 128, *[60] * 400]), Recipe(batch=64), 64)[0]) == 1
+
+
+@pytest.mark.parametrize("full", [False, True])
+def test_what_running_clients_costs_is_what_their_ticks_cost(full: bool) -> None:
+    sizes = np.concatenate([[500, 300, 130], np.full(40, 20), np.full(100, 3)])
+    recipe, lanes = Recipe(batch=64), 8
+    laid = lay_out(_population(sizes.tolist()), np.arange(len(sizes)), recipe, lanes, 1, 0)
+    widths = np.full(laid.ticks, 64) if full else laid.widths()
+    ticks = float((8 + lanes * (16 + widths) / (16 + 64)).sum())
+    assert Costs(sizes, recipe, full=full).of(lanes) == pytest.approx(ticks, rel=0.1)
 
 
 def test_a_tick_is_as_wide_as_its_fullest_batch() -> None:
     people = _population([64, 30, 9, 9, 3, 3, 3, 3])
     laid = lay_out(people, np.arange(8), Recipe(batch=64), 2, 1, 0)
-    assert laid.widths.tolist() == [64, 64, 8, 8]
+    assert laid.widths().tolist() == [64, 64, 8, 8]
     alike = lay_out(people, np.arange(2, 8), Recipe(batch=64), 1, 1, 0)
-    assert sorted(alike.widths.tolist()) == [8, 8, 8, 8, 16, 16]
+    assert sorted(alike.widths().tolist()) == [8, 8, 8, 8, 16, 16]
     assert laid.rows.shape[2] == 64
     nobody = lay_out(_population([0]), np.arange(1), Recipe(), 2, 1, 0)
-    assert nobody.widths.tolist() == []
+    assert nobody.widths().tolist() == []
+    assert laid.widths(coarse=True).tolist() == [64, 64, 8, 8]
+    assert sorted(alike.widths(coarse=True).tolist()) == [8, 8, 8, 8, 32, 32]

@@ -76,6 +76,12 @@ def people(sizes: Sequence[int] = UNEQUAL, features: int = 4, seed: int = 0) -> 
     return Population({"x": x, "y": y}, offsets, rng.permutation(total))
 
 
+def twins() -> Population:
+    """Two clients with the same examples."""
+    two = people((6, 6))
+    return Population(two.columns, two.offsets, np.append(two.rows_of(0), two.rows_of(0)))
+
+
 def simulation(**changes: Any) -> Simulation:
     """A simulation of an MLP that is run plainly, but for what is changed."""
     task = Task(mlp(), metrics={"accuracy": accuracy})

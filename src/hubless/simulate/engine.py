@@ -22,17 +22,21 @@ import hubless
 from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
 from hubless.select.custom import without_addresses
-from hubless.simulate.lanes import Lanes
 from hubless.simulate.plain import Plain
+from hubless.simulate.single import take_single_step
 from hubless.simulate.tiers import Tiers
-from hubless.simulate.valuing import Running, Valuing
-from hubless.simulate.work import Cohort, Engine, Ints, Learned, Work, to_tensors
+from hubless.simulate.valuing import Valuing
+from hubless.simulate.work import Cohort, Engine, Ints, Learned, Running, Work, to_tensors
 from hubless.train.factored import factorable
 
 logger = logging.getLogger("hubless")
 
 _COMPILE_SECONDS = 60.0
-"""Training that would take less than this without being compiled is not worth compiling."""
+"""Training that would take less than this without being compiled is not worth compiling a program.
+"""
+_TIERED_PROGRAMS = 4
+"""So many programs unequal clients take on a GPU, by the number of lanes and the width of batches.
+"""
 _LANE_COUNTS = (8, 32, 128, 256)
 _CACHE_BYTES = 8 << 20
 """On a CPU, lanes gain for as long as their params stay in its cache together."""
@@ -127,9 +131,7 @@ class LocalExecutor:
             return Plain(self.work, self.data, self.device)
         if self.alone:
             raise TaskError(f"clients cannot share lanes, so use lanes=0: {self.alone}")
-        if plan.compiled or plan.lanes == 1:
-            return Lanes(self.work, self.data, self.device, plan.lanes, compiled=plan.compiled)
-        return Tiers(self.work, self.data, self.device, plan.lanes)
+        return Tiers(self.work, self.data, self.device, plan.lanes, compiled=plan.compiled)
 
     def describe(self) -> Mapping[str, Any]:
         return {**asdict(self.plan), "device": str(self.device)}
@@ -157,6 +159,10 @@ def why_alone(work: Work, data: Mapping[str, Tensor]) -> str:
     return "the module changes its buffers while it trains"
 
 
+_RULES = 2
+"""Another number whenever what there is to choose from becomes another."""
+
+
 class Tuning:
     """Tries ways to run on a few clients each, and keeps the fastest."""
 
@@ -169,7 +175,8 @@ class Tuning:
         self.params = work.layout.flatten(work.task.module).to(executor.device)
         self.clients = _sample(work, max(cohort, 4))
         offsets = work.population.offsets
-        self.steps = work.recipe.steps_for(offsets[self.clients + 1] - offsets[self.clients])
+        self.sizes = offsets[self.clients + 1] - offsets[self.clients]
+        self.steps = work.recipe.steps_for(self.sizes)
         self.share = -(-cohort // processes)
 
     def best(self) -> Plan:
@@ -179,7 +186,7 @@ class Tuning:
         total = seconds * self.cohort * self.rounds / self.processes
         compiled = self.wanted.compiled
         if compiled == "auto":
-            compiled = total > _COMPILE_SECONDS and self._can_compile()
+            compiled = total > _COMPILE_SECONDS * self._programs and self._can_compile()
         if not compiled:
             return plan
         device = self.executor.device.type
@@ -206,7 +213,10 @@ class Tuning:
             return best, seconds
         counts = {min(count, self.cohort) for count in _LANE_COUNTS}
         if device == "cpu":
-            counts = {self._cpu_lanes(), self._cpu_lanes(self._factorable())} - {1}
+            counts = {self._cpu_lanes(), self._cpu_lanes(self._factorable())}
+            if not take_single_step(self.sizes, self.executor.work.recipe).any():
+                # one lane is no more than running plainly
+                counts.discard(1)
         # from many lanes to few, for as long as fewer are no slower
         for lanes in sorted(counts, reverse=True):
             taken = self._measure(Plan(lanes))
@@ -253,6 +263,12 @@ class Tuning:
     def _wait(self) -> None:
         if self.executor.device.type == "cuda":
             torch.cuda.synchronize(self.executor.device)
+
+    @property
+    def _programs(self) -> int:
+        """About how many programs would have to be compiled."""
+        equal = self.sizes.min() == self.sizes.max()
+        return 1 if equal or self.executor.device.type == "cpu" else _TIERED_PROGRAMS
 
     def _factorable(self) -> int:
         """How many params lanes that are not compiled need not keep one by one."""
@@ -317,7 +333,7 @@ class _Note:
             sorted({_code(type(part).forward) for part in work.task.module.modules()}),
             {n: [str(c.dtype), c.shape[1:]] for n, c in executor.data.items()},
             [name, os.cpu_count(), torch.__version__, hubless.__version__],
-            [repr(wanted), cohort, rounds],
+            [repr(wanted), cohort, rounds, _RULES],
             # equal clients are run otherwise than unequal ones
             [len(work.population), work.population.examples, int(work.population.sizes.max())],
         ]

@@ -4,12 +4,50 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
 
+logger = logging.getLogger("hubless")
+
 _WARM_UPS = 3
+
+
+class Graphs:
+    """Functions that change the same `state`, as graphs that work in the same memory."""
+
+    def __init__(self, state: Sequence[Tensor]) -> None:
+        self._state = state
+        self._last: torch.cuda.CUDAGraph | None = None
+
+    def captured(self, function: Callable[..., None]) -> Callable[..., None]:
+        """The same function of tensors of the same shapes, captured when it is first called."""
+        graph: torch.cuda.CUDAGraph | None = None
+        inputs: list[Tensor] = []
+        failed = False
+
+        def replay(*given: Tensor) -> None:
+            nonlocal graph, failed
+            if graph is None and not failed:
+                inputs.extend(g.clone() for g in given)
+                try:
+                    graph = capture(lambda: function(*inputs), self._state, self._last)
+                    self._last = graph
+                except torch.OutOfMemoryError:
+                    raise
+                except RuntimeError as error:
+                    failed = True
+                    reason = str(error).splitlines()[0]
+                    logger.warning("not captured as a CUDA graph, so slower: %s", reason)
+            if graph is None:
+                function(*given)
+                return
+            torch._foreach_copy_(inputs, list(given))
+            graph.replay()
+
+        return replay
 
 
 def capture(

@@ -7,31 +7,25 @@ params. Memory grows with the lanes and not with the cohort.
 
 from __future__ import annotations
 
-import copy
-import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from hubless.rng import keys
-from hubless.simulate.graphs import capture
-from hubless.simulate.local import descend, lane_gradient, seed_draws, tf32
-from hubless.simulate.schedule import Schedule, lay_out
+from hubless.simulate.graphs import Graphs
+from hubless.simulate.local import seed_draws, tf32
+from hubless.simulate.schedule import Floats, Ints, Schedule, lay_out
+from hubless.simulate.tick import Tick
 from hubless.simulate.work import Cohort, Learned, Work
-from hubless.train.factored import FactoredLinear, Factors, factored
-from hubless.train.layout import Place
-from hubless.train.optimizers import Slots, per_lane
-from hubless.train.recipe import Recipe
-from hubless.train.vectorise import vectorised
-
-logger = logging.getLogger("hubless")
+from hubless.train.factored import Factors
+from hubless.train.optimizers import fresh_slots
 
 _LONGEST_UNROLL = 16
+_FEW = 8
+"""So many lanes are begun and added up one by one, which takes fewer kernels."""
 
 
 class Lanes:
@@ -48,54 +42,34 @@ class Lanes:
     ) -> None:
         self.work, self.data, self.device = work, dict(data), device
         self.lanes, self.compiled = lanes, compiled
-        places = work.layout.trained
-        module = (
-            vectorised(work.task.module, device) if lanes > 1 else copy.deepcopy(work.task.module)
-        )
-        module = module.to(device).train()
         self._global = torch.zeros(work.layout.size, device=device)
-        self._factors = self._factored(module) if lanes > 1 and not compiled else []
+        if compiled:
+            self._tick = Tick.shared(work, device, lanes)
+        else:
+            weights = work.layout.named(self._global)
+            self._tick = Tick(work, device, lanes, weights, work.sample(self.data, 4))
+        self._factors = self._tick.factors
         apart = {f"{factor.name}.weight" for factor in self._factors}
+        places = work.layout.trained
         self._stacked = [i for i, place in enumerate(places) if place.name not in apart]
         places = tuple(places[i] for i in self._stacked)
-        names = [place.name for place in places]
-        names += [f"{factor.name}.nudge" for factor in self._factors]
-        self._halved = [_is_halved(module, place, work.recipe) for place in places]
-        self._gradient = lane_gradient(work.task, work.recipe, module, names, lanes, self._factors)
         zeros = [torch.zeros(lanes, *place.shape, device=device) for place in places]
         optimizer = work.recipe.optimizer
         self._params = zeros
-        self._slots: list[Slots] = [
-            tuple(torch.zeros_like(p) for _ in range(optimizer.slots)) for p in zeros
-        ]
+        self._slots = fresh_slots(optimizer, zeros)
         self._sums = [torch.zeros_like(p) for p in zeros] if work.recipe.batch is None else []
         self._losses = torch.zeros(lanes, device=device)
         views = work.layout.views(self._global)
         self._anchors = [views[i] for i in self._stacked]
         constants = work.layout.places[len(work.layout.trained) :]
-        buffers, values = dict(module.named_buffers()), work.layout.named(self._global)
+        buffers, values = dict(self._tick.module.named_buffers()), work.layout.named(self._global)
         self._buffers = [(buffers[place.name], values[place.name]) for place in constants]
         self._lr = torch.tensor(optimizer.lr, device=device)
         self._programs: dict[tuple[int, bool, int], Callable[..., None]] = {}
-        self._graph: torch.cuda.CUDAGraph | None = None
+        slots = [slot for slots in self._slots for slot in slots]
+        factors = [part for factor in self._factors for part in (factor.inputs, factor.outputs)]
+        self._graphs = Graphs([*self._params, *slots, *self._sums, self._losses, *factors])
         self._unrolls: list[int] = []
-
-    def _factored(self, module: nn.Module) -> list[Factors]:
-        """Layers that need no weight per lane, because clients take few steps."""
-        work = self.work
-        steps, batch = work.most_steps, work.sample(self.data, 4)
-        weights = work.layout.named(self._global)
-        return [
-            Factors(
-                cast(FactoredLinear, module.get_submodule(name)),
-                name,
-                weights[f"{name}.weight"],
-                self.lanes,
-                steps,
-                work.recipe.batch or 1,
-            )
-            for name in factored(module, work.task, work.recipe, steps, batch)
-        ]
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
@@ -103,7 +77,7 @@ class Lanes:
         schedule = lay_out(
             work.population, cohort.clients, work.recipe, self.lanes, work.seed, cohort.drawn
         )
-        seed_draws(int(keys(work.seed, "lanes", cohort.drawn, self.lanes)) >> 1, self.device)
+        seed_draws(cohort.key(work.seed, "lanes", self.lanes), self.device)
         with torch.no_grad(), tf32(work.recipe.precision != "float32"):
             self._global.copy_(params)
             for buffer, value in self._buffers:
@@ -117,8 +91,7 @@ class Lanes:
             torch.from_numpy(a).to(self.device, non_blocking=True)
             for a in (schedule.rows, schedule.shares, schedule.step)
         )
-        weights = np.append(cohort.weights, 0.0)[schedule.client] * schedule.ends
-        weighing = torch.from_numpy(weights.astype(np.float32)).to(self.device, non_blocking=True)
+        weights = np.append(cohort.weights, 0.0).astype(np.float32)[schedule.client]
         # what ends nowhere goes to one place past the last client
         ending = np.where(schedule.ends, schedule.client, clients)
         receiving = torch.from_numpy(ending).to(self.device, non_blocking=True)
@@ -126,9 +99,10 @@ class Lanes:
         totals = layout.views(total)
         kept = torch.zeros(clients + 1, layout.size, device=self.device) if each else None
         losses = torch.zeros(clients + 1, device=self.device)
-        masks = (schedule.step == 0).any(1)
-        # compiling for another width costs more than it saves
-        widths = np.full(schedule.ticks, rows.shape[2]) if self.compiled else schedule.widths
+        # a client's params wait for the last part of a step; what an idle lane holds is nobody's
+        waits = self.work.recipe.batch is None
+        masks = (schedule.step == 0).any(1) & waits
+        widths = self._widths(schedule)
         stretches = list(schedule.stretches())
         self._plan_unrolls([stop - start for start, stop in stretches])
         for start, stop in stretches:
@@ -145,7 +119,7 @@ class Lanes:
                 continue
             losses.index_add_(0, receiving[stop - 1], self._losses)
             if kept is None:
-                self._add(totals, weighing[stop - 1])
+                self._add(totals, weights[stop - 1], schedule.ends[stop - 1])
             else:
                 self._keep(kept, receiving[stop - 1])
         # buffers are constants here: what changes them does not run in lanes
@@ -155,6 +129,12 @@ class Lanes:
             return Learned(total, None, losses[:-1])
         kept[:, constants] = self._global[constants]
         return Learned(None, kept[:-1], losses[:-1])
+
+    def _widths(self, schedule: Schedule) -> Ints:
+        if self.compiled and self.device.type == "cpu":
+            # compiling for another width takes longer than it saves
+            return np.full(schedule.ticks, schedule.rows.shape[2])
+        return schedule.widths(coarse=self.compiled)
 
     def _begin(self, begins: Any, idle: Any) -> None:
         """Start lanes from the global params."""
@@ -170,20 +150,41 @@ class Lanes:
             for factor in self._factors:
                 factor.begin(None)
             return
-        lanes = torch.from_numpy(np.flatnonzero(begins)).to(self.device, non_blocking=True)
+        chosen = np.flatnonzero(begins)
+        lanes = torch.from_numpy(chosen).to(self.device, non_blocking=True)
         for factor in self._factors:
             factor.begin(lanes)
+        cleared = [*(s for slots in self._slots for s in slots), *self._sums, self._losses]
+        if len(chosen) <= _FEW:
+            # a few kernels for all arrays of a lane, instead of one for each array
+            for lane in chosen.tolist():
+                torch._foreach_copy_([array[lane] for array in self._params], self._anchors)
+            torch._foreach_zero_([array[lane] for array in cleared for lane in chosen.tolist()])
+            return
         for anchor, array in zip(self._anchors, self._params, strict=True):
             array.index_copy_(0, lanes, anchor.expand(len(lanes), *anchor.shape))
-        for array in (*(s for slots in self._slots for s in slots), *self._sums, self._losses):
+        for array in cleared:
             array.index_fill_(0, lanes, 0.0)
 
-    def _add(self, totals: Sequence[Tensor], weights: Tensor) -> None:
-        """Add what lanes have come to, each with its weight, to the running sum."""
+    def _add(self, totals: Sequence[Tensor], weights: Floats, ends: Any) -> None:
+        """Add what lanes that end have come to, each with its weight, to the running sum."""
+        # not the others times zero: theirs need not be finite
+        chosen = np.flatnonzero(ends)
+        if len(chosen) < min(_FEW + 1, self.lanes) and not self._factors:
+            into = [totals[i] for i in self._stacked]
+            for lane in chosen.tolist():
+                learned = [array[lane] for array in self._params]
+                torch._foreach_add_(into, learned, alpha=float(weights[lane]))
+            return
+        some = None
+        weighing = torch.from_numpy(weights[chosen]).to(self.device, non_blocking=True)
+        if len(chosen) < self.lanes:
+            some = torch.from_numpy(chosen).to(self.device, non_blocking=True)
         for i, array in zip(self._stacked, self._params, strict=True):
-            totals[i].view(-1).addmv_(array.view(self.lanes, -1).t(), weights)
+            array = array if some is None else array[some]
+            totals[i].view(-1).addmv_(array.view(len(array), -1).t(), weighing)
         for factor in self._factors:
-            factor.add(totals[self._place(factor)], weights)
+            factor.add(totals[self._place(factor)], weighing, some)
 
     def _keep(self, kept: Tensor, receiving: Tensor) -> None:
         """Put what lanes have come to where each client's params are kept."""
@@ -228,41 +229,11 @@ class Lanes:
         self._programs[key](rows[ticks, :, :width], shares[ticks, :, :width], step[ticks])
 
     def _program(self, length: int, masked: bool, width: int) -> Callable[..., None]:
-        recipe, data = self.work.recipe, self.data
-        gradient, halved, factors = self._gradient, self._halved, self._factors
-        constants = {name: part for factor in factors for name, part in factor.constants.items()}
-        nudges = [factor.nudge[:, :width] for factor in factors]
-
-        def steps(
-            params: list[Tensor],
-            slots: list[Slots],
-            sums: list[Tensor],
-            losses: Tensor,
-            anchors: list[Tensor],
-            lr: Tensor,
-            data: dict[str, Tensor],
-            rows: Tensor,
-            shares: Tensor,
-            step: Tensor,
-        ) -> None:
-            for i in range(length):
-                batch = {name: column[rows[i]] for name, column in data.items()}
-                # weights are cast before they are differentiated, so that gradients stay small too
-                values = [p.bfloat16() if h else p for p, h in zip(params, halved, strict=True)]
-                gradients, (loss, seen) = gradient([*values, *nudges], constants, batch, shares[i])
-                losses.add_(loss)
-                gradients, moves = gradients[: len(params)], gradients[len(params) :]
-                for factor, x, dy in zip(factors, seen, moves, strict=True):
-                    factor.descend(x, dy, step[i], lr)
-                if sums:
-                    gradients = [s.add_(g).clone() for s, g in zip(sums, gradients, strict=True)]
-                    for s in sums:
-                        s.masked_fill_(per_lane(step[i] > 0, s), 0.0)
-                descend(recipe, params, gradients, slots, anchors, step[i], lr, masked=masked)
-
         if self.compiled:
-            _compile_here(self.device)
-            steps = torch.compile(steps, dynamic=False, fullgraph=True)
+            shapes = tuple((name, column.shape) for name, column in self.data.items())
+            steps = self._tick.compiled(length, masked, width, shapes)
+        else:
+            steps = self._tick.steps(length, masked, width)
 
         def bound(rows: Tensor, shares: Tensor, step: Tensor) -> None:
             steps(
@@ -272,64 +243,10 @@ class Lanes:
                 self._losses,
                 self._anchors,
                 self._lr,
-                data,
+                self.data,
                 rows,
                 shares,
                 step,
             )
 
-        return self._captured(bound) if self.device.type == "cuda" else bound
-
-    def _captured(self, bound: Callable[..., None]) -> Callable[..., None]:
-        """The same as a CUDA graph, which costs one launch however many kernels it has."""
-        graph: torch.cuda.CUDAGraph | None = None
-        inputs: list[Tensor] = []
-        failed = False
-
-        def replay(*given: Tensor) -> None:
-            nonlocal graph, failed
-            if graph is None and not failed:
-                inputs.extend(g.clone() for g in given)
-                try:
-                    graph = capture(lambda: bound(*inputs), self._state, self._graph)
-                    self._graph = graph
-                except RuntimeError as error:
-                    failed = True
-                    reason = str(error).splitlines()[0]
-                    logger.warning("not captured as a CUDA graph, so slower: %s", reason)
-            if graph is None:
-                bound(*given)
-                return
-            torch._foreach_copy_(inputs, list(given))
-            graph.replay()
-
-        return replay
-
-    @property
-    def _state(self) -> list[Tensor]:
-        """Everything that a step changes."""
-        slots = [slot for slots in self._slots for slot in slots]
-        factors = [part for factor in self._factors for part in (factor.inputs, factor.outputs)]
-        return [*self._params, *slots, *self._sums, self._losses, *factors]
-
-
-def _compile_here(device: torch.device) -> None:
-    """On a CPU, compile in this process: the compiler's helpers do not survive being forked.
-
-    What it keeps is kept by kind of CPU: it would take one kind's code for another's.
-    """
-    if device.type == "cpu":
-        import torch._inductor.config
-        from torch._inductor.runtime.cache_dir_utils import default_cache_dir
-
-        torch._inductor.config.compile_threads = 1
-        if os.environ.get(name := "TORCHINDUCTOR_CACHE_DIR") in (None, default_cache_dir()):
-            kind = torch.backends.cpu.get_cpu_capability()
-            os.environ[name] = f"{default_cache_dir()}_{kind}"
-
-
-def _is_halved(module: nn.Module, place: Place, recipe: Recipe) -> bool:
-    """Whether a parameter is used in half precision: weights of products, as in autocast."""
-    owner, _, _ = place.name.rpartition(".")
-    looked_up = isinstance(module.get_submodule(owner), nn.Embedding)
-    return recipe.precision == "bfloat16" and len(place.shape) > 1 and not looked_up
+        return self._graphs.captured(bound) if self.device.type == "cuda" else bound

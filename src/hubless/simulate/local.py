@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, cast
 
 import torch
+import torch.utils.deterministic
 from torch import Tensor, nn
 from torch.func import functional_call, grad, vmap
 
@@ -16,6 +18,7 @@ from hubless.train.optimizers import Slots, per_lane
 from hubless.train.recipe import Recipe
 from hubless.train.task import Batch, Task
 
+_deterministic: Any = torch.utils.deterministic
 Constants = dict[str, Tensor]
 Gradient = Callable[
     [list[Tensor], Constants, Batch, Tensor], tuple[list[Tensor], tuple[Tensor, list[Tensor]]]
@@ -50,6 +53,27 @@ def tf32(wanted: bool) -> Iterator[None]:
         yield
     finally:
         torch.set_float32_matmul_precision(before)
+
+
+@contextlib.contextmanager
+def repeatable() -> Iterator[None]:
+    """What meets at the same place is added up in the same order every time, within a block.
+
+    GPUs and what compiles for them would rather have it in any.
+    """
+    enabled = torch.are_deterministic_algorithms_enabled()
+    tolerant = torch.is_deterministic_algorithms_warn_only_enabled()
+    filling = _deterministic.fill_uninitialized_memory
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    _deterministic.fill_uninitialized_memory = False
+    try:
+        with warnings.catch_warnings():
+            # that something has no such order
+            warnings.simplefilter("ignore", UserWarning)
+            yield
+    finally:
+        torch.use_deterministic_algorithms(enabled, warn_only=tolerant)
+        _deterministic.fill_uninitialized_memory = filling
 
 
 def channels_last(module: nn.Module, wanted: bool = True) -> bool:
@@ -104,17 +128,17 @@ def lane_gradient(
                 factor.layer.seen = None
         return (losses * shares).sum(), ((losses.detach() * (shares > 0)).sum(), seen)
 
-    single = grad(objective, has_aux=True)
+    alone = grad(objective, has_aux=True)
     if lanes > 1:
         shared = {f"{factor.name}.weight" for factor in factors}
         parts = [name for factor in factors for name in factor.constants]
         spread = {name: None if name in shared else 0 for name in parts}
-        return vmap(single, in_dims=(0, spread, 0, 0), randomness="different")
+        return vmap(alone, in_dims=(0, spread, 0, 0), randomness="different")
 
     def one(
         params: list[Tensor], constants: Constants, batch: Batch, shares: Tensor
     ) -> tuple[list[Tensor], tuple[Tensor, list[Tensor]]]:
-        gradients, (loss, _) = single(
+        gradients, (loss, _) = alone(
             [p[0] for p in params], {}, {name: v[0] for name, v in batch.items()}, shares[0]
         )
         return [g[None] for g in gradients], (loss[None], [])
@@ -137,6 +161,7 @@ def descend(
 
     Arrays may be stacked over lanes, with `step` one number per lane, or be one client's own.
     """
+    counted = step.clamp(min=1)
     if recipe.proximal or recipe.clip is not None or not recipe.optimizer.takes_half:
         gradients = [g.float() for g in gradients]
     if recipe.proximal:
@@ -154,9 +179,9 @@ def descend(
     optimizer = recipe.optimizer
     for p, g, held in zip(params, gradients, slots, strict=True):
         if not masked:
-            optimizer.apply(p, g, held, step, lr)
+            optimizer.apply(p, g, held, counted, lr)
             continue
         before = [array.clone() for array in (p, *held)]
-        optimizer.apply(p, g, held, step, lr)
+        optimizer.apply(p, g, held, counted, lr)
         for array, old in zip((p, *held), before, strict=True):
             array.copy_(torch.where(per_lane(step, p) > 0, array, old))

@@ -13,7 +13,7 @@ from hubless.rng import keys
 from hubless.simulate.local import autocast, channels_last, descend, seed_draws, tf32
 from hubless.simulate.schedule import Schedule, lay_out
 from hubless.simulate.work import Cohort, Learned, Work
-from hubless.train.optimizers import Slots
+from hubless.train.optimizers import fresh_slots
 
 
 class Plain:
@@ -25,14 +25,14 @@ class Plain:
         if channels_last(self.module) and not self._runs():
             channels_last(self.module, wanted=False)
         arrays = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        self._arrays = [arrays[place.name] for place in work.layout.places]
-        self._trained = self._arrays[: len(work.layout.trained)]
+        self.arrays = [arrays[place.name] for place in work.layout.places]
+        self.trained = self.arrays[: len(work.layout.trained)]
         shared = {place.name for place in work.layout.places}
         # what clients do not share each finds as it was, too: counters, of batches seen
         own = [b for name, b in self.module.named_buffers() if name not in shared]
         self._counters = [(buffer, buffer.clone()) for buffer in own]
         self._global = torch.zeros(work.layout.size, device=device)
-        self._anchors = work.layout.views(self._global)
+        self.anchors = work.layout.views(self._global)
 
     def _runs(self) -> bool:
         """Whether the module can be run as it is, tried on a copy."""
@@ -74,26 +74,32 @@ class Plain:
                     ) from error
                 with torch.no_grad():
                     if kept is None:
-                        torch._foreach_add_(totals, self._arrays, alpha=float(cohort.weights[i]))
+                        torch._foreach_add_(totals, self.arrays, alpha=float(cohort.weights[i]))
                     else:
-                        torch._foreach_copy_(layout.views(kept[i]), self._arrays)
+                        torch._foreach_copy_(layout.views(kept[i]), self.arrays)
         return Learned(None if each else total, kept, losses)
+
+    def start(self, params: Tensor) -> None:
+        """Have the module start from these params."""
+        self._global.copy_(params)
+        self._begin()
+
+    def _begin(self) -> None:
+        with torch.no_grad():
+            torch._foreach_copy_(self.arrays, self.anchors)
+            for counter, before in self._counters:
+                counter.copy_(before)
 
     def _train(self, schedule: Schedule, start: int, stop: int, lr: Tensor) -> Tensor:
         """One client's steps, from the global params."""
-        work, recipe, trained = self.work, self.work.recipe, self._trained
-        with torch.no_grad():
-            torch._foreach_copy_(self._arrays, self._anchors)
-            for counter, before in self._counters:
-                counter.copy_(before)
-        slots: list[Slots] = [
-            tuple(torch.zeros_like(p) for _ in range(recipe.optimizer.slots)) for p in trained
-        ]
+        work, recipe, trained = self.work, self.work.recipe, self.trained
+        self._begin()
+        slots = fresh_slots(recipe.optimizer, trained)
         lost = torch.zeros((), device=self.device)
         sums: list[Tensor] | None = None
         rows = torch.from_numpy(schedule.rows[start:stop, 0]).to(self.device)
         step = torch.from_numpy(schedule.step[start:stop, 0]).to(self.device)
-        anchors = self._anchors[: len(trained)]
+        anchors = self.anchors[: len(trained)]
         # only the last batch of an epoch is short: cut it rather than fill it up
         counts = (schedule.shares[start:stop, 0] > 0).sum(1).tolist()
         shares = schedule.shares[start:stop, 0, 0].tolist()

@@ -54,14 +54,13 @@ class Schedule:
         """The share of lane ticks on which somebody trains."""
         return float((self.client >= 0).mean()) if self.client.size else 1.0
 
-    @property
-    def widths(self) -> Ints:
+    def widths(self, *, coarse: bool = False) -> Ints:
         """How much of its batches each tick takes: what is filled, of a few widths to choose from.
 
         One that a single tick would have is not among them.
         """
         filled = np.asarray((self.shares > 0).sum(2).max(1, initial=0))
-        taken = width_for(filled, self.rows.shape[2])
+        taken = width_for(filled, self.rows.shape[2], coarse=coarse)
         different, times = np.unique(taken, return_counts=True)
         kept = different[(times > 1) | (different == taken.max(initial=0))]
         return np.asarray(kept[np.searchsorted(kept, taken)])
@@ -168,56 +167,83 @@ def ticks_of(sizes: Ints, recipe: Recipe) -> Ints:
     return np.asarray(recipe.steps_for(sizes) * chunks)
 
 
-def tiers(sizes: Ints, recipe: Recipe, lanes: int) -> list[tuple[int, Ints]]:
-    """Groups of clients, and the lanes that each is run on: everybody, or a few on few lanes first.
+class Costs:
+    """What it costs to run clients, longest and largest first, in lane ticks of full batches.
 
-    All lanes tick until the longest client is done, and all batches of a tick are as wide as the
-    fullest. Where a few clients take far more steps than the others, or fill batches that the
-    others do not, it costs less to run those few apart.
-
-    >>> sizes = np.array([9] * 100 + [999])
-    >>> [(count, len(clients)) for count, clients in tiers(sizes, Recipe(batch=32), 16)]
-    [(2, 32), (16, 69)]
+    `full` where every batch is filled up to the last example.
     """
-    length, most = ticks_of(sizes, recipe), recipe.batch or CHUNK
-    order = np.lexsort((-sizes, -length))
-    falling, wide = length[order], width_for(np.minimum(sizes[order], most), most)
-    before, whole = np.concatenate([[0], np.cumsum(falling)]).tolist(), len(order)
-    widths = np.unique(wide)[::-1]
-    if not whole or (len(widths) == 1 and falling[0] == falling[-1]):
-        return [(lanes, np.arange(whole))]
-    # what a lane's tick costs of each width, and how many clients are at least so wide
-    kinds = [
-        ((_FIXED + width) / (_FIXED + widths[0]), int(np.searchsorted(-wide, -width, "right")))
-        for width in widths.tolist()
-    ]
 
-    def cost(on: int, start: int, stop: int) -> float:
-        paid, ticks = 0.0, 0
-        for price, end in kinds:
-            if (end := min(end, stop)) > start:
-                until = max(int(falling[start]), -(-(before[end] - before[start]) // on))
-                paid, ticks = paid + (until - ticks) * (_OVERHEAD + on * price), until
+    def __init__(
+        self, sizes: Ints, recipe: Recipe, *, coarse: bool = False, full: bool = False
+    ) -> None:
+        length, most = ticks_of(sizes, recipe), recipe.batch or CHUNK
+        self.order = np.lexsort((-sizes, -length))
+        self.falling = length[self.order]
+        filled = np.full(len(sizes), most) if full else np.minimum(sizes[self.order], most)
+        wide = width_for(filled, most, coarse=coarse)
+        widths = np.unique(wide)[::-1]
+        self.alike = not len(sizes) or (len(widths) == 1 and self.falling[0] == self.falling[-1])
+        self._before = np.concatenate([[0], np.cumsum(self.falling)]).tolist()
+        # what a lane's tick costs of each width, and how many clients are at least so wide
+        self.kinds = [
+            ((_FIXED + width) / (_FIXED + most), int(np.searchsorted(-wide, -width, "right")))
+            for width in widths.tolist()
+        ]
+
+    def of(self, lanes: int, start: int = 0, stop: int | None = None) -> float:
+        """Those from one to another, on so many lanes."""
+        paid, ticks, before = 0.0, 0, self._before
+        for price, end in self.kinds:
+            if (end := min(end, len(self.order) if stop is None else stop)) > start:
+                until = max(int(self.falling[start]), -(-(before[end] - before[start]) // lanes))
+                paid, ticks = paid + (until - ticks) * (_OVERHEAD + lanes * price), until
         return paid
 
-    best, choice = 0.85 * cost(lanes, 0, whole), (lanes, whole)
-    for few in (max(lanes // 32, 2), max(lanes // 8, 2)):
-        for first in [few << i for i in range(8)] + [end for _, end in kinds]:
-            if few < lanes and first < whole:
-                taken = cost(few, 0, first) + cost(lanes, first, whole)
-                if taken < best:
-                    best, choice = taken, (few, first)
-    few, first = choice
+
+def cost_in_one(sizes: Ints, recipe: Recipe) -> float:
+    """What it costs, in the same terms, to look at all these clients' examples once."""
+    return float(_OVERHEAD + sizes.sum() / (_FIXED + (recipe.batch or CHUNK)))
+
+
+def tiers(
+    sizes: Ints, recipe: Recipe, lanes: int, *, coarse: bool = False
+) -> tuple[list[tuple[int, Ints]], float]:
+    """Groups of clients, with the lanes that each is run on, and what that costs.
+
+    Everybody, or a few on few lanes first. All lanes tick until the longest client is done, and all
+    batches of a tick are as wide as the fullest. Where a few clients take far more steps than the
+    others, or fill batches that the others do not, it costs less to run those few apart. Every
+    number of lanes and every width has a program of its own: `coarse` makes do with fewer, where
+    those are dear.
+
+    >>> sizes = np.array([9] * 100 + [999])
+    >>> groups, _ = tiers(sizes, Recipe(batch=32), 16)
+    >>> [(count, len(clients)) for count, clients in groups]
+    [(2, 32), (16, 69)]
+    """
+    costs, whole = Costs(sizes, recipe, coarse=coarse), len(sizes)
+    together = costs.of(lanes)
+    best, few, first = together, lanes, whole
+    if not costs.alike:
+        for number in {max(lanes // 8, 2), max(lanes // (8 if coarse else 32), 2)}:
+            for end in [number << i for i in range(8)] + [end for _, end in costs.kinds]:
+                if number < lanes and end < whole:
+                    taken = costs.of(number, 0, end) + costs.of(lanes, end)
+                    if taken < min(best, 0.85 * together):
+                        best, few, first = taken, number, end
     if first == whole:
-        return [(lanes, np.arange(whole))]
-    return [(few, np.sort(order[:first])), (lanes, np.sort(order[first:]))]
+        return [(lanes, np.arange(whole))], best
+    return [(few, np.sort(costs.order[:first])), (lanes, np.sort(costs.order[first:]))], best
 
 
-def width_for(filled: Ints, most: int) -> Ints:
+def width_for(filled: Ints, most: int, *, coarse: bool = False) -> Ints:
     """The least of a few widths that holds so many examples: every width is a program of its own.
 
     >>> width_for(np.array([1, 9, 30]), most=20)
     array([ 8, 16, 20])
+    >>> width_for(np.array([1, 9, 40]), most=64, coarse=True)
+    array([ 8, 32, 64])
     """
-    powers = 2.0 ** np.ceil(np.log2(np.maximum(filled, _NARROWEST)))
-    return np.minimum(powers.astype(np.int64), most)
+    apart = 4.0 if coarse else 2.0
+    times = np.ceil(np.log2(np.maximum(filled, _NARROWEST) / _NARROWEST) / np.log2(apart))
+    return np.asarray(np.minimum(_NARROWEST * apart**times, most).astype(np.int64))

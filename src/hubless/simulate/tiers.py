@@ -1,39 +1,55 @@
-"""Lanes in tiers: many for most clients, and few for those that have far more examples."""
+"""Lanes in tiers: many for most clients, and few for those that have far more examples.
+
+Who takes a single step needs no lane at all.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from hubless.simulate.lanes import Lanes
-from hubless.simulate.schedule import tiers
-from hubless.simulate.work import Cohort, Learned, Work
+from hubless.simulate.schedule import CHUNK, Costs, cost_in_one, tiers
+from hubless.simulate.single import Single, take_single_step
+from hubless.simulate.work import Cohort, Ints, Learned, Running, Work
+
+_WORTH = 0.75
+"""Who takes a single step is run apart where that costs no more than this share of running all."""
 
 
 class Tiers:
     """Lanes of several numbers over the same data, each made when it is first needed."""
 
     def __init__(
-        self, work: Work, data: Mapping[str, Tensor], device: torch.device, lanes: int
+        self,
+        work: Work,
+        data: Mapping[str, Tensor],
+        device: torch.device,
+        lanes: int,
+        *,
+        compiled: bool = False,
     ) -> None:
-        self.work, self.data, self.device, self.lanes = work, data, device, lanes
+        self.work, self.data, self.device = work, data, device
+        self.lanes, self.compiled = lanes, compiled
         self._of: dict[int, Lanes] = {}
+        self._single: Single | None = None
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
         offsets = self.work.population.offsets
         sizes = offsets[cohort.clients + 1] - offsets[cohort.clients]
-        groups = tiers(sizes, self.work.recipe, self.lanes)
+        groups = self._groups(sizes, each)
         if len(groups) == 1:
-            return self._on(groups[0][0]).run(params, cohort, each=each)
+            return groups[0][0].run(params, cohort, each=each)
         losses = torch.zeros(len(cohort.clients), device=self.device)
         kept: Tensor | None = None
         total: Tensor | None = None
-        for lanes, part in groups:
-            learned = self._on(lanes).run(params, cohort.part(part), each=each)
+        for running, part in groups:
+            learned = running.run(params, cohort.part(part), each=each)
             where = torch.from_numpy(part).to(self.device)
             losses[where] = learned.losses
             if each:
@@ -46,7 +62,36 @@ class Tiers:
                 total = summed if total is None else total + summed
         return Learned(total, kept, losses)
 
+    def _groups(self, sizes: Ints, each: bool) -> list[tuple[Running, Ints]]:
+        """Who is run on what."""
+        recipe = self.work.recipe
+        parts, cost = self._tiers(sizes)
+        single = np.flatnonzero(take_single_step(sizes, recipe))
+        if len(single) and not each:
+            others = np.setdiff1d(np.arange(len(sizes)), single)
+            fewer, less = self._tiers(sizes[others]) if len(others) else ([], 0.0)
+            if less + cost_in_one(sizes[single], recipe) < _WORTH * cost:
+                rest = [(self._on(lanes), others[part]) for lanes, part in fewer]
+                return [(self._in_one(), single), *rest]
+        return [(self._on(lanes), part) for lanes, part in parts]
+
+    def _tiers(self, sizes: Ints) -> tuple[list[tuple[int, Ints]], float]:
+        if self.lanes == 1 or (self.compiled and self.device.type == "cpu"):
+            # compiling for another number of lanes takes longer than it saves
+            cost = Costs(sizes, self.work.recipe, full=self.compiled).of(self.lanes)
+            return [(self.lanes, np.arange(len(sizes)))], cost
+        return tiers(sizes, self.work.recipe, self.lanes, coarse=self.compiled)
+
+    def _in_one(self) -> Single:
+        if self._single is None:
+            # no more examples at a time than all lanes have
+            examples = self.lanes * (self.work.recipe.batch or CHUNK)
+            self._single = Single(self.work, self.data, self.device, examples)
+        return self._single
+
     def _on(self, lanes: int) -> Lanes:
         if lanes not in self._of:
-            self._of[lanes] = Lanes(self.work, self.data, self.device, lanes)
+            self._of[lanes] = Lanes(
+                self.work, self.data, self.device, lanes, compiled=self.compiled
+            )
         return self._of[lanes]

@@ -4,27 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from hubless.data.index import ranges
 from hubless.simulate.evaluate import Forward
-from hubless.simulate.work import Cohort, Ints, Learned, Work
+from hubless.simulate.work import Cohort, Ints, Learned, Running, Work
 from hubless.train.task import Batch
 from hubless.train.values import GradientNorm, UpdateNorm, ValueOfLosses
 
 _LOSS = "the loss itself"
-
-
-class Running(Protocol):
-    """What trains a cohort: lanes, or one client after another."""
-
-    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
-        """Train every client of the cohort from these params."""
-        ...
 
 
 class Valuing:
@@ -86,10 +77,5 @@ class Valuing:
         return norms
 
     def _rows(self, clients: Ints) -> tuple[Tensor, Tensor]:
-        """The rows of these clients' examples, one client after the other, and their numbers."""
-        population = self.work.population
-        begun = population.offsets[clients]
-        sizes = population.offsets[clients + 1] - begun
-        rows = ranges(begun, sizes)
-        rows = rows if population.rows is None else np.asarray(population.rows[rows])
+        rows, sizes = self.work.rows_of(clients)
         return torch.from_numpy(rows).to(self.device), torch.from_numpy(sizes).to(self.device)

@@ -12,8 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hubless.data.index import ranges
 from hubless.data.population import Population
 from hubless.errors import DataError
+from hubless.rng import keys
 from hubless.train.layout import Layout
 from hubless.train.recipe import Recipe
 from hubless.train.task import Batch, Task
@@ -42,6 +44,13 @@ class Work:
         some = slice(0, count) if rows is None else rows[:count]
         return {name: column[some] for name, column in data.items()}
 
+    def rows_of(self, clients: Ints) -> tuple[Ints, Ints]:
+        """The rows of these clients' examples, one client after the other, and their numbers."""
+        begun = self.population.offsets[clients]
+        sizes = self.population.offsets[clients + 1] - begun
+        places, rows = ranges(begun, sizes), self.population.rows
+        return (places if rows is None else np.asarray(rows[places])), sizes
+
     @property
     def most_steps(self) -> int:
         """How many local steps the client with the most examples takes."""
@@ -66,6 +75,11 @@ class Cohort:
         """What shuffling and dropout depend on, besides the seed and the client."""
         return self.round if self.draw < 0 else self.draw
 
+    def key(self, seed: int, label: str, number: int = 0) -> int:
+        """A seed for what is drawn for these clients together; another part has another one."""
+        first = int(self.clients[0]) if len(self.clients) else 0
+        return int(keys(seed, label, self.drawn, number, first)) >> 1
+
     def part(self, positions: Ints) -> Cohort:
         """Some of the cohort."""
         return replace(self, clients=self.clients[positions], weights=self.weights[positions])
@@ -86,12 +100,16 @@ class Learned:
     values: Tensor | None = None
 
 
-class Engine(Protocol):
-    """Trains cohorts. Made by a simulation from the engine it was given."""
+class Running(Protocol):
+    """What trains a cohort: lanes, or one client after another."""
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train every client of the cohort from these params."""
         ...
+
+
+class Engine(Running, Protocol):
+    """Trains cohorts. Made by a simulation from the engine it was given."""
 
     def close(self) -> None:
         """Let go of what it holds: processes, device memory."""

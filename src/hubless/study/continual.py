@@ -272,6 +272,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--prepare", action="store_true", help="only prepare the data")
     add("--workers", type=int, default=1, help="cells side by side, each in its own process")
     add("--lanes", type=int, help="clients side by side; measured where not given")
+    add("--compiled", action="store_true", help="compile what lanes do, for long runs")
     add("--device", default="auto")
     add("--minutes", type=float, default=math.inf, help="stop after so long, with all saved")
     add("--tune", action="store_true", help="only try rates, and say which did best")
@@ -295,6 +296,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             engine = Local(device=asked.device)
             if asked.lanes is not None:
                 engine = replace(engine, lanes=asked.lanes, compiled=False)
+            if asked.compiled:
+                engine = replace(engine, compiled=True)
             if asked.workers > 1:
                 engine = replace(engine, processes=1)
             study = Study(settings, prepared, engine)
