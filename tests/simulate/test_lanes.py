@@ -348,24 +348,29 @@ def test_many_engines_can_be_compiled_in_one_process(monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_task_is_compiled_once_whatever_its_rate_and_order(
+def test_a_task_is_compiled_once_whatever_its_rate_order_and_population(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    compiled = []
+    compiled, programs = [], []
+    make = torch.compile
+
+    def seen(graph: Any, examples: Any) -> Any:
+        programs.append(graph)
+        return graph.forward
 
     def counted(function: Any, **options: Any) -> Any:
         compiled.append(function)
-        return function
+        return make(function, backend=seen, **options)
 
     monkeypatch.setattr(torch, "compile", counted)
     task = Task(mlp())
     for rate in (0.1, 0.3):
-        for seed in (0, 1):
+        for seed, size in ((0, 4), (1, 5)):
             recipe = Recipe(SGD(rate), batch=4, decay=rate, shuffle=bool(seed))
-            job = work(task, people((4, 3, 4), seed=seed), recipe)
+            job = work(task, people((4, 3, size), seed=seed), recipe)
             alone = trained(job, [0, 1, 2], 0)
             assert furthest(alone.total, trained(job, [0, 1, 2], 2, compiled=True).total) < 1e-5
-    assert len(compiled) == 1
+    assert len(compiled) == len(programs) == 1
     fast, rolling = Recipe(SGD(0.1), batch=4), Recipe(SGD(0.1, 0.9), batch=4)
     for other, recipe in ((task, rolling), (Task(task.module), fast)):
         trained(work(other, people((4, 3)), recipe), [0, 1], 2, compiled=True)

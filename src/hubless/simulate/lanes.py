@@ -45,6 +45,9 @@ class Lanes:
         self._global = torch.zeros(work.layout.size, device=device)
         if compiled:
             self._tick = Tick.shared(work, device, lanes)
+            for column in self.data.values():
+                # what is compiled is the same for every population
+                torch._dynamo.maybe_mark_dynamic(column, 0)
         else:
             weights = work.layout.named(self._global)
             self._tick = Tick(work, device, lanes, weights, work.sample(self.data, 4))
@@ -229,11 +232,8 @@ class Lanes:
         self._programs[key](rows[ticks, :, :width], shares[ticks, :, :width], step[ticks])
 
     def _program(self, length: int, masked: bool, width: int) -> Callable[..., None]:
-        if self.compiled:
-            shapes = tuple((name, column.shape) for name, column in self.data.items())
-            steps = self._tick.compiled(length, masked, width, shapes)
-        else:
-            steps = self._tick.steps(length, masked, width)
+        make = self._tick.compiled if self.compiled else self._tick.steps
+        steps = make(length, masked, width)
 
         def bound(rows: Tensor, shares: Tensor, step: Tensor) -> None:
             steps(

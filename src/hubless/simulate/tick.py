@@ -56,7 +56,7 @@ class Tick:
         task = replace(work.task, module=self.module)
         self._gradient = lane_gradient(task, work.recipe, self.module, names, lanes, self.factors)
         self._device = device
-        self._compiled: dict[Hashable, Steps] = {}
+        self._compiled: dict[tuple[int, bool, int], Steps] = {}
 
     @classmethod
     def shared(cls, work: Work, device: torch.device, lanes: int) -> Tick:
@@ -118,9 +118,9 @@ class Tick:
 
         return steps
 
-    def compiled(self, length: int, masked: bool, width: int, shapes: Hashable) -> Steps:
-        """The same, compiled for data of such shapes when it is first called."""
-        key = (length, masked, width, shapes)
+    def compiled(self, length: int, masked: bool, width: int) -> Steps:
+        """The same, compiled when it is first called."""
+        key = (length, masked, width)
         if key not in self._compiled:
             _compile_here(self._device)
             steps: Any = self.steps(length, masked, width)
