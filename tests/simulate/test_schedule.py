@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from hubless.data.population import Population
 from hubless.simulate import schedule
-from hubless.simulate.schedule import CHUNK, Costs, Schedule, deal, lay_out, tiers
+from hubless.simulate.schedule import CHUNK, Costs, Schedule, deal, lay_out, programs, tiers
 from hubless.train.recipe import Recipe
 
 Ints = NDArray[np.int64]
@@ -302,3 +302,16 @@ def test_a_tick_is_as_wide_as_its_fullest_batch() -> None:
     assert nobody.widths().tolist() == []
     assert laid.widths(coarse=True).tolist() == [64, 64, 8, 8]
     assert sorted(alike.widths(coarse=True).tolist()) == [8, 8, 8, 8, 32, 32]
+
+
+@given(
+    st.lists(st.integers(0, 40) | st.integers(0, 2000), max_size=150),
+    st.integers(1, 70),
+    st.integers(1, 70),
+)
+def test_programs_are_all_that_coarse_tiers_take(sizes: list[int], batch: int, lanes: int) -> None:
+    population, recipe = _population(sizes, shuffled=False), Recipe(batch=batch)
+    known = programs(batch, lanes)
+    for count, clients in tiers(population.sizes, recipe, lanes, coarse=True)[0]:
+        laid = lay_out(population, clients, recipe, count, 0, 0)
+        assert {(count, width) for width in laid.widths(coarse=True).tolist()} <= set(known)

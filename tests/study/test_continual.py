@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import re
@@ -11,10 +12,12 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars
 import pytest
+import torch
 
 from hubless.data.population import Population
 from hubless.errors import DataError
@@ -113,6 +116,30 @@ def test_a_cell_killed_in_the_middle_resumes_to_the_identical_result(tmp_path: P
     assert reached == [2, 1]
     assert main([*common, "--out", str(killed)]) == 0
     assert results(killed) == results(tmp_path / "whole")
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_programs_are_compiled_ahead_for_lanes_and_widths(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = []
+    make = torch.compile
+
+    def noted(graph: Any, examples: Any) -> Any:
+        seen.append([list(a.shape) for a in examples if isinstance(a, torch.Tensor)])
+        return graph.forward
+
+    monkeypatch.setattr(torch, "compile", functools.partial(make, backend=noted))
+    settings = Settings.read(written(tmp_path, SMALL))
+    prepare(settings, None, tmp_path / "data")
+    engine = Local(lanes=4, compiled=True, processes=1, device="cpu")
+    study = Study(settings, tmp_path / "data", engine)
+    assert study.ahead() == []  # only a GPU's lanes have tiers of their own
+    for lanes, width in ((4, 8), (2, 32)):
+        study.compile_ahead(lanes, width)
+        # what rows a client's two ticks take
+        assert [2, lanes, width] in seen.pop()
+        assert not seen
 
 
 _DIES_IN_THE_SECOND_PERIOD = """

@@ -73,6 +73,31 @@ def test_a_killed_study_loses_no_finished_cell_and_repeats_none(tmp_path: Path) 
     assert grid.frame().shape == (12, 4)
 
 
+@dataclass(frozen=True)
+class Noted:
+    """Something that cells need."""
+
+    log: Path
+    name: str
+
+    def __call__(self) -> None:
+        with open(self.log, "a") as file:
+            file.write(f"{self.name}\n")
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_cells_need_is_done_before_them_and_only_for_them(
+    tmp_path: Path, workers: int
+) -> None:
+    grid, log = Grid(AXES, tmp_path / "out"), tmp_path / "log"
+    needed = [Noted(log, "one"), Noted(log, "two")]
+    for _ in range(2):
+        assert grid.complete(Counted(log), workers=workers, first=needed)
+        noted = log.read_text().splitlines()
+        assert sorted(noted[:2]) == ["one", "two"]
+        assert len(noted) == 2 + 2 * 6
+
+
 def test_cells_run_side_by_side_come_to_the_same(tmp_path: Path) -> None:
     alone, together = Grid(AXES, tmp_path / "a"), Grid(AXES, tmp_path / "b")
     assert alone.complete(Counted(tmp_path / "log a"))

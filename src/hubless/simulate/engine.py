@@ -81,6 +81,10 @@ class Local:
             return Processes(executor, plan.processes)
         return executor
 
+    @property
+    def on_gpu(self) -> bool:
+        return self._device().type == "cuda"
+
     def _device(self) -> torch.device:
         if self.device != "auto":
             return torch.device(self.device)

@@ -116,6 +116,10 @@ class Lanes:
                 length = next(n for n in self._unrolls if n <= stop - at)
                 masked = bool(masks[at : at + length].any())
                 width = int(widths[at : at + length].max())
+                if self.device.type == "cpu":
+                    # a graph would always have to take the same
+                    for factor in self._factors:
+                        factor.reach(int(schedule.step[at].max()) - 1)
                 self._advance(rows, shares, step, at, length, masked, width)
                 at += length
             if not schedule.ends[stop - 1].any():

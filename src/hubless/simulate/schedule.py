@@ -225,15 +225,32 @@ def tiers(
     together = costs.of(lanes)
     best, few, first = together, lanes, whole
     if not costs.alike:
-        for number in {max(lanes // 8, 2), max(lanes // (8 if coarse else 32), 2)}:
+        for number in _fewer(lanes, coarse=coarse):
             for end in [number << i for i in range(8)] + [end for _, end in costs.kinds]:
-                if number < lanes and end < whole:
+                if end < whole:
                     taken = costs.of(number, 0, end) + costs.of(lanes, end)
                     if taken < min(best, 0.85 * together):
                         best, few, first = taken, number, end
     if first == whole:
         return [(lanes, np.arange(whole))], best
     return [(few, np.sort(costs.order[:first])), (lanes, np.sort(costs.order[first:]))], best
+
+
+def programs(batch: int, lanes: int) -> list[tuple[int, int]]:
+    """Lanes and widths of all programs that `coarse` tiers may take.
+
+    >>> programs(batch=64, lanes=64)
+    [(8, 8), (8, 32), (8, 64), (64, 8), (64, 32), (64, 64)]
+    """
+    widths = np.unique(width_for(np.arange(1, batch + 1), batch, coarse=True)).tolist()
+    counts = [*sorted(_fewer(lanes, coarse=True)), lanes]
+    return [(count, width) for count in counts for width in widths]
+
+
+def _fewer(lanes: int, *, coarse: bool) -> set[int]:
+    """On how many lanes a few clients may be run apart from the others."""
+    counts = {max(lanes // part, 2) for part in ((8,) if coarse else (8, 32))}
+    return {count for count in counts if count < lanes}
 
 
 def width_for(filled: Ints, most: int, *, coarse: bool = False) -> Ints:

@@ -86,7 +86,6 @@ class Tick:
     def steps(self, length: int, masked: bool, width: int) -> Steps:
         """So many ticks in a row, on batches so wide; `masked` where lanes may have to pause."""
         recipe, gradient, halved, factors = self.recipe, self._gradient, self._halved, self.factors
-        constants = {name: part for factor in factors for name, part in factor.constants.items()}
         nudges = [factor.nudge[:, :width] for factor in factors]
 
         def steps(
@@ -103,6 +102,8 @@ class Tick:
         ) -> None:
             for i in range(length):
                 batch = {name: column[rows[i]] for name, column in data.items()}
+                thin = [factor.constants for factor in factors]
+                constants = {name: part for parts in thin for name, part in parts.items()}
                 # weights are cast before they are differentiated, so that gradients stay small too
                 values = [p.bfloat16() if h else p for p, h in zip(params, halved, strict=True)]
                 gradients, (loss, seen) = gradient([*values, *nudges], constants, batch, shares[i])

@@ -13,10 +13,11 @@ import json
 import math
 import shutil
 import sys
+import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,7 @@ from hubless.select.atmost import AtMost
 from hubless.select.naming import named
 from hubless.simulate.callbacks import Checkpoint
 from hubless.simulate.engine import Local
+from hubless.simulate.schedule import programs
 from hubless.simulate.simulation import Simulation
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedadam import FedAdam
@@ -104,6 +106,29 @@ class Study:
             engine=self.engine,
             callbacks=[Checkpoint(folder, every=settings.save_every)],
         )
+
+    def ahead(self) -> list[Callable[[], None]]:
+        """What to compile before cells run side by side: on a GPU, all that tiers may take."""
+        lanes = self.engine.lanes
+        if not (self.engine.compiled is True and isinstance(lanes, int) and self.engine.on_gpu):
+            return []
+        return [partial(self.compile_ahead, *kind) for kind in programs(self.settings.batch, lanes)]
+
+    def compile_ahead(self, lanes: int, width: int) -> None:
+        """Have the program compiled that so many lanes run on batches of such a width.
+
+        It is kept on disk, from where other processes take it: as many can be compiled at a time.
+        """
+        timeline, vocabulary = _opened(self.prepared)
+        people = timeline.population
+        # two steps each, as who takes a single one needs no lane
+        rows = np.resize(np.arange(people.examples), lanes * 2 * width)
+        few = Population(people.columns, np.arange(lanes + 1) * 2 * width, rows)
+        settings = replace(self.settings, batch=width, cohort=lanes)
+        study = replace(self, settings=settings, engine=replace(self.engine, lanes=lanes))
+        cell = {name: choices[0] for name, choices in settings.axes.items()}
+        with tempfile.TemporaryDirectory() as folder:
+            study._simulation(cell, vocabulary, few, Path(folder)).run(1)
 
 
 @dataclass(frozen=True)
@@ -303,7 +328,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             study = Study(settings, prepared, engine)
             if asked.tune:
                 return 0 if tune(study, asked.out / "tuning", deadline, asked.workers) else 3
-            done = grid.complete(study, deadline=deadline, workers=asked.workers)
+            first = study.ahead() if asked.workers > 1 else ()
+            done = grid.complete(study, deadline=deadline, workers=asked.workers, first=first)
         draw(grid, settings, prepared)
     except STOPS as stop:
         parser.exit(1, f"{why(stop)}\n")

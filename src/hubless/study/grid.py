@@ -14,7 +14,7 @@ import re
 import shutil
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import product
@@ -84,14 +84,27 @@ class Grid:
         records = lines(self.out / "results.jsonl")
         return {label(record["cell"]): record for record in records}
 
-    def complete(self, run: Run, *, deadline: float = math.inf, workers: int = 1) -> bool:
-        """Run what is not finished, several cells at a time if asked; False where time was up."""
+    def complete(
+        self,
+        run: Run,
+        *,
+        deadline: float = math.inf,
+        workers: int = 1,
+        first: Sequence[Callable[[], None]] = (),
+    ) -> bool:
+        """Run what is not finished, several cells at a time if asked; False where time was up.
+
+        Where anything is to be run, what all cells need is done `first`, as many things at a time.
+        """
         done = self.finished()
         todo = [cell for cell in self.cells if label(cell) not in done]
         board = Board(len(self.cells), len(self.cells) - len(todo), workers)
-        running = _one_by_one if workers == 1 else _side_by_side
         complete = True
-        for cell, rows, seconds in running(run, todo, self.out, deadline, workers):
+        if workers == 1:
+            ended = _one_by_one(run, todo, self.out, deadline, first)
+        else:
+            ended = _side_by_side(run, todo, self.out, deadline, first, workers)
+        for cell, rows, seconds in ended:
             if rows is None:
                 complete = False
                 continue
@@ -135,8 +148,14 @@ Ended = tuple[Cell, Rows | None, float]
 
 
 def _one_by_one(
-    run: Run, todo: Sequence[Cell], out: Path, deadline: float, workers: int
+    run: Run,
+    todo: Sequence[Cell],
+    out: Path,
+    deadline: float,
+    first: Sequence[Callable[[], None]],
 ) -> Iterator[Ended]:
+    for needed in first if todo else ():
+        needed()
     for cell in todo:
         if time.monotonic() >= deadline:
             yield cell, None, 0.0
@@ -146,12 +165,19 @@ def _one_by_one(
 
 
 def _side_by_side(
-    run: Run, todo: Sequence[Cell], out: Path, deadline: float, workers: int
+    run: Run,
+    todo: Sequence[Cell],
+    out: Path,
+    deadline: float,
+    first: Sequence[Callable[[], None]],
+    workers: int,
 ) -> Iterator[Ended]:
     # spawned: a fork of a process that has used a GPU or many threads is not to be relied on
     context = multiprocessing.get_context("spawn")
     waiting = list(reversed(todo))
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        for needed in [pool.submit(needed) for needed in first if todo]:
+            needed.result()
         under_way: dict[Future[tuple[Rows | None, float]], Cell] = {}
         while waiting or under_way:
             while waiting and len(under_way) < workers and time.monotonic() < deadline:

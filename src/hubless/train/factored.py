@@ -98,15 +98,20 @@ class Factors:
         self._moved = self.outputs[:, :rank].view(lanes, steps, batch, out)
         self.nudge = weight.new_zeros(lanes, batch, out)
         self._lanes = torch.arange(lanes, device=weight.device)
+        self._batch, self._filled = batch, rows
 
     @property
     def constants(self) -> dict[str, Tensor]:
         """What the layer needs besides what is differentiated; a lane axis first but for W."""
         return {
             f"{self.name}.weight": self.weight,
-            f"{self.name}.inputs": self.inputs,
-            f"{self.name}.outputs": self.outputs,
+            f"{self.name}.inputs": self.inputs[:, : self._filled],
+            f"{self.name}.outputs": self.outputs[:, : self._filled],
         }
+
+    def reach(self, steps: int) -> None:
+        """No lane has taken more steps than so many: there is nothing to be seen beyond."""
+        self._filled = steps * self._batch
 
     def begin(self, lanes: Tensor | None) -> None:
         """Start these lanes, or all of them, from W itself."""
