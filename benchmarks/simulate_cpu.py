@@ -28,7 +28,7 @@ PEERS = Path(__file__).resolve().parent / "peers"
 sys.path.insert(0, str(PEERS))
 import environments  # noqa: E402
 
-ROUNDS = {"logreg": 20, "logreg_unequal": 20, "logreg_small": 20, "mlp": 10, "cnn": 1, "lstm": 2}
+ROUNDS = {"logreg": 20, "logreg_unequal": 20, "logreg_small": 20, "mlp": 10, "cnn": 1, "lstm": 4}
 """Rounds per turn: about a second's worth."""
 CONTENDERS = {
     "logreg": ["hubless", "pfl", "sequential", "flower"],

@@ -127,8 +127,11 @@ class Study:
         settings = replace(self.settings, batch=width, cohort=lanes)
         study = replace(self, settings=settings, engine=replace(self.engine, lanes=lanes))
         cell = {name: choices[0] for name, choices in settings.axes.items()}
-        with tempfile.TemporaryDirectory() as folder:
-            study._simulation(cell, vocabulary, few, Path(folder)).run(1)
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            study._simulation(cell, vocabulary, few, Path(folder)) as simulation,
+        ):
+            simulation.run(1)
 
 
 @dataclass(frozen=True)
