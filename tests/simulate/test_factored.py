@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
 
+from hubless.data.population import Population
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.work import Work, to_tensors
 from hubless.train.optimizers import SGD, Adam
@@ -131,3 +133,24 @@ def test_frozen_weights_are_not_trained_after_all() -> None:
     module = wide()
     module[0].weight.requires_grad_(False)  # type: ignore[index,union-attr]
     assert in_factors(job(module, Recipe(SGD(0.1), batch=4))) == ["2"]
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("lanes", [2, 3])
+def test_a_model_of_one_layer_comes_to_the_same(lanes: int, bias: bool) -> None:
+    """With nothing beside the factors, or with no name for what would be in them."""
+    for module in (nn.Linear(FEATURES, 300, bias), nn.Sequential(nn.Linear(FEATURES, 300, bias))):
+        this = job(module, Recipe(SGD(0.1), batch=4))
+        alone, together = trained(this, EVERYBODY, 0), trained(this, EVERYBODY, lanes)
+        assert furthest(alone.total, together.total) < 1e-5
+
+
+def test_what_is_not_finite_stays_with_its_client() -> None:
+    population = people((3, 3, 40, 5), FEATURES)
+    x = population.columns["x"].copy()
+    x[population.rows_of(3)] = np.nan
+    spoilt = Population({**population.columns, "x": x}, population.offsets, population.rows)
+    this = work(Task(wide()), spoilt, Recipe(SGD(0.1), batch=4))
+    each = trained(this, [0, 1, 2, 3], 2, each=True).each
+    assert each is not None
+    assert torch.isfinite(each).all(1).tolist() == [True, True, True, False]

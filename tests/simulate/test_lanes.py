@@ -425,14 +425,27 @@ def test_lanes_that_idle_have_no_part_in_the_sum(recipe: Recipe) -> None:
     assert furthest(alone.total, together.total) < 1e-5
 
 
+class Louder(nn.Module):
+    """Does not say what it multiplies by."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.times = 1.0
+        self.register_buffer("more", torch.ones(1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.times * self.more
+
+
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_what_is_shared_by_engines_follows_its_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    module = nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(0.1), nn.Linear(6, 3))
+    module = nn.Sequential(nn.Linear(4, 6), nn.LeakyReLU(0.1), nn.Linear(6, 3), Louder())
     module[0].requires_grad_(False)
     task, recipe = Task(module), Recipe(SGD(0.3), batch=4)
-    assert isinstance(module[1], nn.LeakyReLU)
-    for change in ("nothing", "frozen weights", "an attribute", "what is frozen"):
+    assert isinstance(module[1], nn.LeakyReLU) and isinstance(module[3], Louder)
+    changes = ("nothing", "frozen weights", "an attribute", "what is frozen", "in silence", "grown")
+    for change in changes:
         if change == "frozen weights":
             with torch.no_grad():
                 module[0].weight.mul_(2)
@@ -440,6 +453,10 @@ def test_what_is_shared_by_engines_follows_its_module(monkeypatch: pytest.Monkey
             module[1].negative_slope = 0.5
         elif change == "what is frozen":
             module[0].requires_grad_()
+        elif change == "in silence":
+            module[3].times = 3.0
+        elif change == "grown":
+            module[3].more = torch.full((3,), 0.5)
         job = work(task, people(), recipe)
         alone = trained(job, EVERYBODY, 0)
         together = trained(job, EVERYBODY, 2, compiled=True)
@@ -563,3 +580,19 @@ def test_tiers_come_to_what_one_lane_comes_to(name: str, each: bool) -> None:
     found, expected = (x.each if each else x.total for x in (learned, alone))
     assert furthest(found, expected) < 1e-5
     assert torch.allclose(learned.losses, alone.losses, rtol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_whole_clients_of_any_size_take_a_few_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = []
+
+    def counted(function: Any, **options: Any) -> Any:
+        compiled.append(function)
+        return function
+
+    monkeypatch.setattr(torch, "compile", counted)
+    job = work(Task(mlp()), people(range(1, 30)), Recipe(Adam(0.01), batch=None))
+    for client in range(29):
+        alone = trained(job, [client], 0)
+        assert furthest(alone.total, trained(job, [client], 2, compiled=True).total) < 1e-5
+    assert len(compiled) <= 3

@@ -182,6 +182,14 @@ def test_the_cohort_is_split_into_parts_of_about_as_many_steps() -> None:
     assert max(loads) - min(loads) <= max(int(sizes[part].min()) for part in alone if len(part))
 
 
+def test_clients_that_train_in_one_are_split_by_their_examples() -> None:
+    whole = work(Task(mlp()), people((50, 0, 10, 40, 1, 30, 8, 1)), Recipe(SGD(0.1), batch=None))
+    parts = split(whole, np.arange(8), 2)
+    loads = [int(whole.population.sizes[part].sum()) for part in parts]
+    assert sum(loads) == 140
+    assert max(loads) <= 80
+
+
 def test_parts_are_put_where_they_belong() -> None:
     learned = [
         Learned(torch.tensor([1.0]), None, torch.tensor([10.0, 30.0])),

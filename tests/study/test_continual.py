@@ -299,3 +299,25 @@ def test_a_horizon_past_the_data_is_refused(tmp_path: Path) -> None:
     settings = Settings.read(written(tmp_path, SMALL.replace('"11"', '"12"')))
     with pytest.raises(DataError, match="12"):
         prepare(settings, None, tmp_path / "data")
+
+
+@pytest.mark.parametrize("lanes", [64, 0])
+def test_a_gpu_s_programs_are_compiled_ahead_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lanes: int
+) -> None:
+    monkeypatch.setattr(Local, "on_gpu", True)
+    settings = Settings.read(written(tmp_path, SMALL))
+    study = Study(settings, tmp_path / "data", Local(lanes=lanes, compiled=True))
+    kinds = [need.args for need in study.ahead()]  # type: ignore[attr-defined]
+    assert kinds == ([(n, width) for n in (8, 64) for width in (8, 32, 64)] if lanes else [])
+
+
+def test_what_cannot_be_compiled_ahead_is_said_and_no_more(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = Settings.read(written(tmp_path, SMALL))
+    settings = replace(settings, rates={"fedavg": {"client": 1e30}})
+    prepare(settings, None, tmp_path / "data")
+    engine = Local(lanes=4, compiled=False, processes=1, device="cpu")
+    Study(settings, tmp_path / "data", engine).compile_ahead(4, 8)
+    assert "not compiled ahead" in capsys.readouterr().err

@@ -96,6 +96,10 @@ def test_what_cells_need_is_done_before_them_and_only_for_them(
         noted = log.read_text().splitlines()
         assert sorted(noted[:2]) == ["one", "two"]
         assert len(noted) == 2 + 2 * 6
+    log.unlink()
+    late = Grid(AXES, tmp_path / "late")
+    assert not late.complete(Counted(log), deadline=0.0, workers=workers, first=needed)
+    assert not log.exists()
 
 
 def test_cells_run_side_by_side_come_to_the_same(tmp_path: Path) -> None:

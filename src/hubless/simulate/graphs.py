@@ -64,18 +64,20 @@ def capture(
     before, drawn = [array.clone() for array in state], torch.cuda.get_rng_state()
     side = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(_WARM_UPS):
-            function()
-    torch.cuda.current_stream().wait_stream(side)
     graph, pool = torch.cuda.CUDAGraph(), None if beside is None else beside.pool()
     recording = torch.cuda.graph(graph, pool, capture_error_mode="thread_local")
     try:
+        try:
+            with torch.cuda.stream(side):
+                for _ in range(_WARM_UPS):
+                    function()
+        finally:
+            torch.cuda.current_stream().wait_stream(side)
         with _nothing_freed(), recording:
             function()
     finally:
         torch._foreach_copy_(list(state), before)
-    torch.cuda.set_rng_state(drawn)
+        torch.cuda.set_rng_state(drawn)
     return graph
 
 

@@ -146,10 +146,9 @@ class Lanes:
     def _begin(self, begins: Any, idle: Any) -> None:
         """Start lanes from the global params."""
         if (begins | idle).all():
-            torch._foreach_copy_(
-                self._params,
-                [a.expand_as(p) for a, p in zip(self._anchors, self._params, strict=True)],
-            )
+            if self._params:  # all may be in factors
+                anchors = zip(self._anchors, self._params, strict=True)
+                torch._foreach_copy_(self._params, [a.expand_as(p) for a, p in anchors])
             for group in (*zip(*self._slots, strict=True), self._sums):
                 if group:
                     torch._foreach_zero_(list(group))
@@ -162,7 +161,7 @@ class Lanes:
         for factor in self._factors:
             factor.begin(lanes)
         cleared = [*(s for slots in self._slots for s in slots), *self._sums, self._losses]
-        if len(chosen) <= _FEW:
+        if len(chosen) <= _FEW and self._params:
             # a few kernels for all arrays of a lane, instead of one for each array
             for lane in chosen.tolist():
                 torch._foreach_copy_([array[lane] for array in self._params], self._anchors)

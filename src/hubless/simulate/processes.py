@@ -23,6 +23,7 @@ from torch import Tensor
 from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine import LocalExecutor
 from hubless.simulate.schedule import deal
+from hubless.simulate.single import take_single_step
 from hubless.simulate.work import Cohort, Ints, Learned, Work
 
 _MOST_DEATHS = 3
@@ -164,12 +165,13 @@ def split(work: Work, clients: Ints, parts: int, *, alone: bool = False) -> list
     """Positions in the cohort for each worker, with about as much to do.
 
     That is the number of steps, since lanes fill short batches up; or that of examples where
-    clients run alone, and a short batch takes less.
+    clients run alone, or all in one, and a short batch takes less.
     """
     offsets = work.population.offsets
     sizes = offsets[clients + 1] - offsets[clients]
     recipe = work.recipe
-    part, _ = deal(recipe.examples_for(sizes) if alone else recipe.steps_for(sizes), parts)
+    by_examples = alone or bool(take_single_step(sizes[sizes > 0], recipe).all())
+    part, _ = deal(recipe.examples_for(sizes) if by_examples else recipe.steps_for(sizes), parts)
     return [np.flatnonzero(part == i) for i in range(parts)]
 
 

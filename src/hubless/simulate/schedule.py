@@ -86,7 +86,8 @@ def lay_out(
     sizes = population.offsets[clients + 1] - begun
     steps = recipe.steps_for(sizes)
     per_epoch = np.ones_like(sizes) if recipe.batch is None else -(-sizes // recipe.batch)
-    width = int(min(CHUNK, max(sizes.max(initial=1), 1))) if recipe.batch is None else recipe.batch
+    most = sizes.max(initial=1, keepdims=True)
+    width = int(width_for(most, CHUNK)[0]) if recipe.batch is None else recipe.batch
     per_step = -(-sizes // width) if recipe.batch is None else np.ones_like(sizes)
     length = steps * per_step
     lane, begin = deal(length, lanes, sizes)

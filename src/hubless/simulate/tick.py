@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
+import pickle
 from collections.abc import Callable, Hashable, Mapping, MutableMapping
 from dataclasses import replace
 from typing import Any, cast
@@ -62,12 +64,11 @@ class Tick:
     def shared(cls, work: Work, device: torch.device, lanes: int) -> Tick:
         """The same for all engines that run a task like this, so that it is compiled once."""
         ticks, module = _TICKS.setdefault(work.task, {}), work.task.module
-        places = tuple((place.name, place.shape) for place in work.layout.trained)
-        key = (_of_a_step(work.recipe), places, str(module), device, lanes)
         try:
+            key = (_of_a_step(work.recipe), _but_for_numbers(module), device, lanes)
             tick = ticks.setdefault(key, None)
-        except TypeError:
-            # an optimizer that cannot be told from others
+        except Exception:
+            # an optimizer or a module that cannot be told from others, for whatever reason
             return cls(work, device, lanes)
         if tick is None:
             ticks[key] = tick = cls(work, device, lanes)
@@ -171,6 +172,24 @@ def _of_a_step(recipe: Recipe) -> Recipe:
     if type(optimizer) in (SGD, Adam, AdamW):
         optimizer = replace(optimizer, lr=1.0)  # type: ignore[type-var]
     return replace(recipe, optimizer=optimizer, decay=1.0, epochs=1, steps=None, shuffle=True)
+
+
+def _but_for_numbers(module: nn.Module) -> bytes:
+    """All that a module is, but for what its arrays hold."""
+
+    order: dict[int, int] = {}
+
+    class Pickler(pickle.Pickler):
+        def persistent_id(self, part: Any) -> Any:
+            if not isinstance(part, Tensor):
+                return None
+            # one that is used twice is the same one again
+            place = order.setdefault(id(part), len(order))
+            return place, part.shape, part.dtype, part.requires_grad
+
+    written = io.BytesIO()
+    Pickler(written).dump(module)
+    return written.getvalue()
 
 
 def _compile_here(device: torch.device) -> None:

@@ -101,7 +101,7 @@ class Learned:
 
 
 class Running(Protocol):
-    """What trains a cohort: lanes, or one client after another."""
+    """What trains a cohort: lanes, one client after another, or all of them in one."""
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train every client of the cohort from these params."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from hubless.data.population import Population
@@ -110,7 +111,9 @@ class Study:
     def ahead(self) -> list[Callable[[], None]]:
         """What to compile before cells run side by side: on a GPU, all that tiers may take."""
         lanes = self.engine.lanes
-        if not (self.engine.compiled is True and isinstance(lanes, int) and self.engine.on_gpu):
+        if lanes == "auto" or lanes == 0 or self.engine.compiled is not True:
+            return []
+        if not self.engine.on_gpu:
             return []
         return [partial(self.compile_ahead, *kind) for kind in programs(self.settings.batch, lanes)]
 
@@ -118,6 +121,7 @@ class Study:
         """Have the program compiled that so many lanes run on batches of such a width.
 
         It is kept on disk, from where other processes take it: as many can be compiled at a time.
+        Cells would compile it themselves, so that it is no matter if this comes to nothing.
         """
         timeline, vocabulary = _opened(self.prepared)
         people = timeline.population
@@ -131,7 +135,10 @@ class Study:
             tempfile.TemporaryDirectory() as folder,
             study._simulation(cell, vocabulary, few, Path(folder)) as simulation,
         ):
-            simulation.run(1)
+            try:
+                simulation.run(1)
+            except (Diverged, torch.OutOfMemoryError) as error:
+                print(f"not compiled ahead: {why(error)}", file=sys.stderr)
 
 
 @dataclass(frozen=True)

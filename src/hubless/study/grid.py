@@ -94,7 +94,7 @@ class Grid:
     ) -> bool:
         """Run what is not finished, several cells at a time if asked; False where time was up.
 
-        Where anything is to be run, what all cells need is done `first`, as many things at a time.
+        Where there is time to run any, what all cells need is done `first`, as many at a time.
         """
         done = self.finished()
         todo = [cell for cell in self.cells if label(cell) not in done]
@@ -154,8 +154,8 @@ def _one_by_one(
     deadline: float,
     first: Sequence[Callable[[], None]],
 ) -> Iterator[Ended]:
-    for needed in first if todo else ():
-        needed()
+    for need in first if todo and time.monotonic() < deadline else ():
+        need()
     for cell in todo:
         if time.monotonic() >= deadline:
             yield cell, None, 0.0
@@ -176,8 +176,9 @@ def _side_by_side(
     context = multiprocessing.get_context("spawn")
     waiting = list(reversed(todo))
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for needed in [pool.submit(needed) for needed in first if todo]:
-            needed.result()
+        needs = first if todo and time.monotonic() < deadline else ()
+        for done in [pool.submit(need) for need in needs]:
+            done.result()
         under_way: dict[Future[tuple[Rows | None, float]], Cell] = {}
         while waiting or under_way:
             while waiting and len(under_way) < workers and time.monotonic() < deadline:

@@ -115,10 +115,15 @@ class Factors:
 
     def begin(self, lanes: Tensor | None) -> None:
         """Start these lanes, or all of them, from W itself."""
-        if lanes is None:
-            self.outputs.zero_()
-        else:
-            self.outputs.index_fill_(0, lanes, 0.0)
+        # not the outputs alone, as zero times an input need not be zero
+        if lanes is not None:
+            for part in (self.inputs, self.outputs):
+                part.index_fill_(0, lanes, 0.0)
+            return
+        self.outputs.zero_()
+        if self.inputs.is_cuda:
+            # elsewhere nobody looks beyond what lanes have reached together
+            self.inputs.zero_()
 
     def descend(self, seen: Tensor, gradient: Tensor, step: Tensor, lr: Tensor) -> None:
         """Remember a step of every lane; one that idles has step 0, and what it wrote is gone."""
@@ -152,7 +157,8 @@ def factorable(module: nn.Module, recipe: Recipe, steps: int) -> list[str]:
     return [
         name
         for name, part in module.named_modules()
-        if type(part) is nn.Linear
+        if name
+        and type(part) is nn.Linear
         and part.weight.requires_grad
         and rank * (part.in_features + part.out_features) <= part.weight.numel()
     ]
