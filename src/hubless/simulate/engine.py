@@ -23,6 +23,7 @@ from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
 from hubless.select.custom import without_addresses
 from hubless.simulate.plain import Plain
+from hubless.simulate.schedule import CHUNK, programs
 from hubless.simulate.single import take_single_step
 from hubless.simulate.tiers import Tiers
 from hubless.simulate.valuing import Valuing
@@ -33,9 +34,6 @@ logger = logging.getLogger("hubless")
 
 _COMPILE_SECONDS = 60.0
 """Training that would take less than this without being compiled is not worth compiling a program.
-"""
-_TIERED_PROGRAMS = 4
-"""So many programs unequal clients take on a GPU, by the number of lanes and the width of batches.
 """
 _LANE_COUNTS = (8, 32, 128, 256)
 _CACHE_BYTES = 8 << 20
@@ -190,7 +188,7 @@ class Tuning:
         total = seconds * self.cohort * self.rounds / self.processes
         compiled = self.wanted.compiled
         if compiled == "auto":
-            compiled = total > _COMPILE_SECONDS * self._programs and self._can_compile()
+            compiled = total > _COMPILE_SECONDS * self._programs(lanes) and self._can_compile()
         if not compiled:
             return plan
         device = self.executor.device.type
@@ -268,11 +266,11 @@ class Tuning:
         if self.executor.device.type == "cuda":
             torch.cuda.synchronize(self.executor.device)
 
-    @property
-    def _programs(self) -> int:
-        """About how many programs would have to be compiled."""
-        equal = self.sizes.min() == self.sizes.max()
-        return 1 if equal or self.executor.device.type == "cpu" else _TIERED_PROGRAMS
+    def _programs(self, lanes: int) -> int:
+        """How many programs may have to be compiled: for unequal clients on a GPU, several."""
+        if self.sizes.min() == self.sizes.max() or self.executor.device.type == "cpu":
+            return 1
+        return len(programs(self.executor.work.recipe.batch or CHUNK, lanes))
 
     def _factorable(self) -> int:
         """How many params lanes that are not compiled need not keep one by one."""

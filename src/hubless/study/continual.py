@@ -110,10 +110,8 @@ class Study:
 
     def ahead(self) -> list[Callable[[], None]]:
         """What to compile before cells run side by side: on a GPU, all that tiers may take."""
-        lanes = self.engine.lanes
-        if lanes == "auto" or lanes == 0 or self.engine.compiled is not True:
-            return []
-        if not self.engine.on_gpu:
+        engine, lanes = self.engine, self.engine.lanes
+        if lanes == "auto" or lanes == 0 or engine.compiled is not True or not engine.on_gpu:
             return []
         return [partial(self.compile_ahead, *kind) for kind in programs(self.settings.batch, lanes)]
 

@@ -99,12 +99,10 @@ class Grid:
         done = self.finished()
         todo = [cell for cell in self.cells if label(cell) not in done]
         board = Board(len(self.cells), len(self.cells) - len(todo), workers)
+        needs = first if todo and time.monotonic() < deadline else ()
+        running = _one_by_one if workers == 1 else _side_by_side
         complete = True
-        if workers == 1:
-            ended = _one_by_one(run, todo, self.out, deadline, first)
-        else:
-            ended = _side_by_side(run, todo, self.out, deadline, first, workers)
-        for cell, rows, seconds in ended:
+        for cell, rows, seconds in running(run, todo, self.out, deadline, workers, needs):
             if rows is None:
                 complete = False
                 continue
@@ -152,9 +150,10 @@ def _one_by_one(
     todo: Sequence[Cell],
     out: Path,
     deadline: float,
-    first: Sequence[Callable[[], None]],
+    workers: int,
+    needs: Sequence[Callable[[], None]],
 ) -> Iterator[Ended]:
-    for need in first if todo and time.monotonic() < deadline else ():
+    for need in needs:
         need()
     for cell in todo:
         if time.monotonic() >= deadline:
@@ -169,14 +168,13 @@ def _side_by_side(
     todo: Sequence[Cell],
     out: Path,
     deadline: float,
-    first: Sequence[Callable[[], None]],
     workers: int,
+    needs: Sequence[Callable[[], None]],
 ) -> Iterator[Ended]:
     # spawned: a fork of a process that has used a GPU or many threads is not to be relied on
     context = multiprocessing.get_context("spawn")
     waiting = list(reversed(todo))
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        needs = first if todo and time.monotonic() < deadline else ()
         for done in [pool.submit(need) for need in needs]:
             done.result()
         under_way: dict[Future[tuple[Rows | None, float]], Cell] = {}

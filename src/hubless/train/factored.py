@@ -116,14 +116,11 @@ class Factors:
     def begin(self, lanes: Tensor | None) -> None:
         """Start these lanes, or all of them, from W itself."""
         # not the outputs alone, as zero times an input need not be zero
-        if lanes is not None:
-            for part in (self.inputs, self.outputs):
+        for part in (self.inputs, self.outputs):
+            if lanes is None:
+                part.zero_()
+            else:
                 part.index_fill_(0, lanes, 0.0)
-            return
-        self.outputs.zero_()
-        if self.inputs.is_cuda:
-            # elsewhere nobody looks beyond what lanes have reached together
-            self.inputs.zero_()
 
     def descend(self, seen: Tensor, gradient: Tensor, step: Tensor, lr: Tensor) -> None:
         """Remember a step of every lane; one that idles has step 0, and what it wrote is gone."""
