@@ -155,7 +155,7 @@ def draw(found: Mapping[str, Any], title: str, path: Path) -> list[Path]:
         scale=altair.Scale(
             domain=[_TITLES[arm] for arm in there], range=[_COLOURS[arm] for arm in there]
         ),
-        legend=altair.Legend(title=None, symbolOpacity=1, symbolType="stroke"),
+        legend=altair.Legend(title=None, symbolOpacity=1, symbolType="stroke", orient="top"),
     )
     whole = altair.Scale(zero=False)
     base = altair.Chart({"values": points}, title=title, width=480, height=300)
