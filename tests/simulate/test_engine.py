@@ -148,6 +148,27 @@ def test_lanes_that_need_not_keep_large_weights_are_tried_in_larger_numbers(
 
 
 @pytest.mark.usefixtures("fresh_cache")
+@pytest.mark.parametrize(("epochs", "clients"), [(1, 4), (100, 1)])
+def test_no_more_of_long_training_is_measured_than_says_enough(
+    monkeypatch: pytest.MonkeyPatch, epochs: int, clients: int
+) -> None:
+    monkeypatch.setattr(engine, "_LONG_SECONDS", 1e-9)
+    calls: list[int] = []
+
+    class Normed(nn.BatchNorm1d):
+        def forward(self, input: Tensor) -> Tensor:
+            calls.append(len(input))
+            return super().forward(input)
+
+    task, recipe = Task(nn.Sequential(Normed(4), nn.Linear(4, 3))), Recipe(epochs=epochs, batch=2)
+    executor = LocalExecutor(work(task, people((6,) * 8), recipe), CPU)
+    calls.clear()
+    Local(compiled=False, processes=1).plan(executor, 4, 10)
+    once_and_again = 2
+    assert len(calls) == once_and_again * clients * epochs * 3
+
+
+@pytest.mark.usefixtures("fresh_cache")
 def test_who_asks_for_no_lanes_gets_none_however_long_the_run() -> None:
     assert Local(lanes=0, processes=1).plan(_executor(mlp()), 4, 10**9) == Plan(0, False, 1)
 

@@ -41,6 +41,10 @@ _CACHE_BYTES = 8 << 20
 _MOST_CPU_LANES = 64
 _TURNS = 3
 """Measured so often, the shortest counts: whatever else a machine does only makes it longer."""
+_LONG_SECONDS = 2.0
+"""What takes so long is not measured again."""
+_MANY_STEPS = 100
+"""Of a client with so many, what comes before and after them takes next to no time."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +212,7 @@ class Tuning:
             taken = self._measure(Plan(self.wanted.lanes))
             return self.wanted.lanes, taken or 1.0
         device = self.executor.device.type
-        best, seconds = 0, self._measure(Plan(0), most=1 if device == "cuda" else 4)
+        best, seconds = 0, self._measure(Plan(0), most=1 if device == "cuda" else 0)
         seconds = seconds or float("inf")
         if self.executor.alone:
             logger.warning("one client at a time: %s", self.executor.alone)
@@ -231,7 +235,8 @@ class Tuning:
 
     def _measure(self, plan: Plan, most: int = 0) -> float | None:
         """Seconds per client run like this, or None where it cannot be done."""
-        count = most or max(2 * plan.lanes, 4)
+        enough = max(plan.lanes, 1) if self.steps.min() >= _MANY_STEPS else max(2 * plan.lanes, 4)
+        count = most or enough
         if self.steps.max() > 2 * self.steps.min():
             # a few of very unequal clients say little about how a whole share packs
             count = max(count, self.share)
@@ -240,7 +245,7 @@ class Tuning:
         try:
             running = self.executor.build(plan)
             running.run(self.params, cohort)
-            taken = min(self._timed(running, cohort) for _ in range(_TURNS))
+            taken = self._timed(running, cohort)
         except Exception as error:
             if plan.lanes == 0:
                 raise
@@ -256,11 +261,15 @@ class Tuning:
         return taken / len(clients)
 
     def _timed(self, running: Running, cohort: Cohort) -> float:
-        self._wait()
-        started = time.perf_counter()
-        running.run(self.params, cohort)
-        self._wait()
-        return time.perf_counter() - started
+        """The seconds of a run: of several, the shortest, unless it is long."""
+        turns: list[float] = []
+        while len(turns) < _TURNS and sum(turns) < _LONG_SECONDS:
+            self._wait()
+            started = time.perf_counter()
+            running.run(self.params, cohort)
+            self._wait()
+            turns.append(time.perf_counter() - started)
+        return min(turns)
 
     def _wait(self) -> None:
         if self.executor.device.type == "cuda":
