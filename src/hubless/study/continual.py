@@ -83,7 +83,9 @@ class Study:
                 return [*rows, {"period": number, "decile": None, "diverged": True}]
             if simulation.round < rounds:
                 return None
-            rows += measured(number, Outcome.of(test, simulation.evaluate_by_example(test)))
+            outcome = Outcome.of(test, simulation.evaluate_by_example(test))
+            trained = sum(int(row["examples"]) for row in simulation.rows)
+            rows += [{**row, "trained": trained} for row in measured(number, outcome)]
             earlier = simulation
         return rows
 
