@@ -32,7 +32,7 @@ LOOKS = (
 _BLACK = ("#000000", "stroke")
 _NOVELTY = ("#1d4e79", "#7fb8da", "#f2a541")
 _INK, _QUIET, _FAINT = "#1f2933", "#52606d", "#e4e7eb"
-_RCP = "change in perplexity against the baseline (%)"
+_RCP = "change in perplexity (%)"
 
 
 def bars(rows: Rows, narrow: bool) -> Drawn:
@@ -224,7 +224,12 @@ def _looks(rows: Rows) -> list[tuple[str, str]]:
 def styled(chart: Drawn) -> altair.TopLevelMixin:
     """The same in the style of all figures."""
     finished: altair.TopLevelMixin = (
-        chart.configure(font="Helvetica, Arial, sans-serif", background="white", padding=14)
+        # with room for a viewer's wider font
+        chart.configure(
+            font="Helvetica, Arial, sans-serif",
+            background="white",
+            padding={"left": 32, "top": 14, "right": 40, "bottom": 14},
+        )
         .configure_title(
             fontSize=17, color=_INK, subtitleFontSize=13, subtitleColor=_QUIET, subtitlePadding=6
         )
@@ -242,7 +247,12 @@ def styled(chart: Drawn) -> altair.TopLevelMixin:
         )
         .configure_view(stroke=None)
         .configure_legend(
-            orient="top", labelFontSize=12, labelColor=_INK, labelLimit=0, symbolSize=90
+            orient="top",
+            labelFontSize=12,
+            labelColor=_INK,
+            labelLimit=0,
+            symbolSize=90,
+            columnPadding=22,
         )
     )
     return finished
