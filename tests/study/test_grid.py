@@ -119,6 +119,73 @@ def test_a_deadline_ends_it_with_all_that_is_finished_kept(tmp_path: Path, worke
     assert grid.complete(run, workers=workers)
 
 
+@dataclass(frozen=True)
+class Narrow:
+    """There is memory for so many at a time; each takes a while."""
+
+    place: Path
+    room: int
+
+    def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
+        mine = self.place / label(cell)
+        mine.touch()
+        try:
+            time.sleep(0.3)
+            if len(list(self.place.iterdir())) > self.room:
+                raise torch.OutOfMemoryError("no room")
+            time.sleep(0.3)
+        finally:
+            mine.unlink()
+        return [{"perplexity": 1.0}]
+
+
+def test_cells_that_find_no_room_are_run_later_with_fewer_side_by_side(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    grid = Grid(AXES, tmp_path / "out")
+    assert grid.complete(Narrow(place, 2), workers=3)
+    assert len(grid.finished()) == 6
+    assert "the memory is full: 2 side by side from now" in capsys.readouterr().err
+    none = Grid(AXES, tmp_path / "none")
+    with pytest.raises(torch.OutOfMemoryError, match="no room"):
+        none.complete(Narrow(place, 0), workers=2)
+    assert not none.finished()
+
+
+@dataclass(frozen=True)
+class Failing:
+    """One cell fails at once, or its process dies, while another is under way."""
+
+    dies: bool
+
+    def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
+        if cell["set"] == "1":
+            time.sleep(0.5)
+            if self.dies:
+                os.kill(os.getpid(), signal.SIGKILL)
+            raise DataError("nothing in it")
+        time.sleep(1.5)
+        return [{"perplexity": 1.0}]
+
+
+def test_a_cell_that_fails_ends_the_study_once_what_is_under_way_has_ended(tmp_path: Path) -> None:
+    grid = Grid({"set": ["0", "1", "2", "3"]}, tmp_path / "out")
+    with pytest.raises(DataError, match="nothing in it"):
+        grid.complete(Failing(dies=False), workers=2)
+    assert sorted(grid.finished()) == ["0"]
+
+
+def test_a_process_that_is_killed_ends_the_study_with_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(STOPS) as stop:
+        Grid({"set": ["0", "1"]}, tmp_path / "out").complete(Failing(dies=True), workers=2)
+    assert "was killed" in why(stop.value)
+    assert capsys.readouterr().err.count("has failed") == 1
+
+
 def test_what_is_left_is_told_as_cells_end(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import math
 import multiprocessing
 import re
@@ -21,8 +22,10 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import torch
+
 from hubless.errors import DataError
-from hubless.study.results import add_line, lines
+from hubless.study.results import add_line, lines, why
 
 if TYPE_CHECKING:
     import polars
@@ -174,26 +177,59 @@ def _side_by_side(
     # spawned: a fork of a process that has used a GPU or many threads is not to be relied on
     context = multiprocessing.get_context("spawn")
     waiting = list(reversed(todo))
+    failed: Exception | None = None
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
         for done in [pool.submit(need) for need in needs]:
             done.result()
         under_way: dict[Future[tuple[Rows | None, float]], Cell] = {}
-        while waiting or under_way:
-            while waiting and len(under_way) < workers and time.monotonic() < deadline:
-                cell = waiting.pop()
+        while under_way or (waiting and failed is None):
+            while failed is None and waiting and len(under_way) < workers:
                 left = deadline - time.monotonic()
+                if left <= 0:
+                    break
+                cell = waiting.pop()
                 under_way[pool.submit(_run_within, run, cell, out / label(cell), left)] = cell
             if not under_way:
                 yield waiting[-1], None, 0.0
                 return
+            together = len(under_way)
             for future in wait(under_way, return_when=FIRST_COMPLETED).done:
                 cell = under_way.pop(future)
-                yield (cell, *future.result())
+                try:
+                    rows, seconds = future.result()
+                except torch.OutOfMemoryError as error:
+                    if together == 1:
+                        failed = error
+                        continue
+                    # it goes on from its checkpoint once others have ended
+                    waiting.append(cell)
+                    workers = max(1, workers - 1)
+                    print(f"the memory is full: {workers} side by side from now", file=sys.stderr)
+                except Exception as error:
+                    # what else is under way is not lost over it
+                    if failed is None:
+                        print(f"{label(cell)} has failed: {why(error)}", file=sys.stderr)
+                    failed = failed or error
+                else:
+                    yield cell, rows, seconds
+    if failed is not None:
+        raise failed
 
 
 def _run_within(run: Run, cell: Cell, folder: Path, left: float) -> tuple[Rows | None, float]:
     """The same with the time that is left: clocks of two processes need not agree."""
-    return _run(run, cell, folder, time.monotonic() + left)
+    full: str | None = None
+    try:
+        ended = _run(run, cell, folder, time.monotonic() + left)
+    except torch.OutOfMemoryError as error:
+        full = str(error)
+    # what this process does not need any more, others do
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if full is not None:
+        raise torch.OutOfMemoryError(full)
+    return ended
 
 
 def _run(run: Run, cell: Cell, folder: Path, deadline: float) -> tuple[Rows | None, float]:

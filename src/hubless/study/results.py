@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping
+from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from hubless.errors import DataError, HublessError
 from hubless.simulate.callbacks import Row
 from hubless.simulate.simulation import Simulation
 
-STOPS = (HublessError, KeyboardInterrupt, torch.OutOfMemoryError)
+STOPS = (HublessError, KeyboardInterrupt, torch.OutOfMemoryError, BrokenProcessPool)
 """What may end a study before it is finished, with nothing lost of what is."""
 
 
@@ -26,7 +27,9 @@ def why(stop: BaseException) -> str:
     """What to tell of it."""
     if isinstance(stop, torch.OutOfMemoryError):
         return "the GPU's memory is full: take fewer lanes, or fewer runs side by side, and go on"
-    return str(stop) or "interrupted"
+    if isinstance(stop, BrokenProcessPool):
+        return "a process that ran cells was killed, perhaps for its memory: go on with fewer"
+    return str(stop) or ("interrupted" if isinstance(stop, KeyboardInterrupt) else repr(stop))
 
 
 @dataclass
