@@ -225,8 +225,7 @@ def _run_within(run: Run, cell: Cell, folder: Path, left: float) -> tuple[Rows |
         full = str(error)
     # what this process does not need any more, others do
     gc.collect()
-    if torch.cuda.is_initialized():
-        torch.cuda.empty_cache()
+    torch.cuda.empty_cache()
     if full is not None:
         raise torch.OutOfMemoryError(full)
     return ended
