@@ -34,7 +34,7 @@ CONTENDERS = {
     "logreg": ["hubless", "pfl", "sequential", "flower"],
     "mlp": ["hubless", "pfl", "sequential", "flower"],
     "cnn": ["hubless", "hubless bf16", "pfl", "sequential"],
-    "lstm": ["hubless", "pfl", "sequential"],
+    "lstm": ["hubless", "hubless bf16", "pfl", "sequential"],
     "logreg_unequal": ["hubless", "sequential"],
     "logreg_small": ["hubless", "pfl", "sequential"],
 }
