@@ -369,7 +369,7 @@ def draw(grid: Grid, settings: Settings, prepared: Path) -> None:
             novelty,
             grid.out,
             title=settings.title,
-            settings=settings.told,
+            settings=settings.shown,
             axes=grid.axes,
         )
     except DataError as error:

@@ -303,16 +303,21 @@ def _page(title: str, settings: Mapping[str, str], state: str, sections: Sequenc
         f"<tr><th>{_text(name)}</th><td>{_text(value)}</td></tr>"
         for name, value in settings.items()
     )
+    listed = (
+        "<details><summary>Settings</summary>"
+        f'<table class="settings"><tbody>{rows}</tbody></table></details>'
+        if rows
+        else ""
+    )
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(title)}</title><style>{_STYLE}</style></head><body>"
         f"<h1>{_text(title)}</h1>{state}"
-        f'<table class="settings"><tbody>{rows}</tbody></table>'
         '<p class="quiet">After the figures of Dupuy et al., Learnings from Federated Learning in '
         "the Real World (2022). A client with x training examples is selected with a probability "
         "proportional to f(x); heavy and light are the most and the least active 20 % of clients. "
-        "Below 0 is better than the baseline.</p>"
+        f"Below 0 is better than the baseline.</p>{listed}"
         f"{''.join(sections)}</body></html>\n"
     )
 

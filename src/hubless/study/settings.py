@@ -163,6 +163,15 @@ class Settings:
         """All of it as text."""
         return {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name != "title"}
 
+    @property
+    def shown(self) -> dict[str, str]:
+        """What matters to who reads the results, as people write it."""
+        hidden = {"title", "save_every", *_SECTIONS["tune"]}
+        if self.source != "fleet":
+            hidden |= {"clients", "months", "utterances", "most"}
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in hidden}
+        return {name: _written(value) for name, value in settings.items() if value is not None}
+
     def messages(self, data: Path | None) -> Population:
         """The messages, with their clients and times."""
         from hubless.data.sources import chat, fleet, git, gitlog
@@ -177,6 +186,22 @@ class Settings:
         if self.file is None:
             raise DataError("source gitlog needs a file: the folder of a clone")
         return gitlog.load(Path(self.file))
+
+
+def _written(value: Any) -> str:
+    """A setting without what only a program needs.
+
+    >>> _written({"fedopt": {"client": 0.1, "server": 0.01}}), _written(("3", "6"))
+    ('fedopt: client 0.1, server 0.01', '3, 6')
+    """
+    if isinstance(value, Size):
+        return f"{value.layers} layers of width {value.width}, {value.heads} heads"
+    if isinstance(value, Mapping):
+        rates = {name: ", ".join(f"{k} {v:g}" for k, v in of.items()) for name, of in value.items()}
+        return "; ".join(f"{name}: {told}" for name, told in rates.items())
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value) if isinstance(value, str | int | float) else ", ".join(map(str, value))
 
 
 def _as_meant(name: str, setting: Any, path: Path) -> Any:
