@@ -103,6 +103,7 @@ def complete(
             return False
         folder = out / f"{run.cell}-lr{run.lr:g}"
         label = f"run {place} of {len(runs)}, {run.cell} at {run.lr:g}"
+        print(f"{label}: up to {most} rounds", file=sys.stderr)
         watch = Watch(label, most, deadline, "accuracy")
         run = train(run, data, folder, engine, watch)
         if not run.finished(most):
