@@ -77,6 +77,19 @@ def test_a_study_that_was_killed_ends_as_one_that_was_not(data: str, tmp_path: P
     assert len(json.loads((killed / "table.json").read_text())) == 2
 
 
+def test_cells_are_run_side_by_side_if_asked(data: str, tmp_path: Path) -> None:
+    arguments = [*TWO_CELLS, "--data", data, "--rounds", "20", "--out", str(tmp_path)]
+    arguments += ["--tune", "--workers", "2"]
+    assert main([*arguments, "--minutes", "0"]) == 3
+    assert not list(tmp_path.glob("2nn-*"))
+    assert main(arguments) == 0
+    kept = _kept(tmp_path)
+    assert sum(name.endswith("result.json") for name in kept) == 2 * 3
+    assert len(json.loads(kept["table.json"])) == 2
+    assert main(arguments) == 0
+    assert _kept(tmp_path) == kept
+
+
 _DIES_IN_THE_SECOND_RUN = """
 import os, signal, sys
 from hubless.study import fedavg

@@ -10,10 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import multiprocessing
 import sys
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
 from itertools import accumulate
@@ -113,6 +115,37 @@ def complete(
     return True
 
 
+def complete_side_by_side(
+    runs: Sequence[Run],
+    data: Path | None,
+    out: Path,
+    rounds: int,
+    engine: Local,
+    until: float,
+    workers: int,
+) -> bool:
+    """The same with so many cells at a time, each in a process of its own; `until` is of the day.
+
+    The rates of a cell are tried one after another, as what one took bounds the next.
+    """
+    cells: dict[str, list[Run]] = {}
+    for run in runs:
+        cells.setdefault(run.cell, []).append(run)
+    # spawned: a fork of a process that has used a GPU or many threads is not to be relied on
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        whole = (data, out, rounds, replace(engine, processes=1), until)
+        ended = [pool.submit(_complete_cell, rates, *whole) for rates in cells.values()]
+        return all([one.result() for one in ended])
+
+
+def _complete_cell(
+    rates: Sequence[Run], data: Path | None, out: Path, rounds: int, engine: Local, until: float
+) -> bool:
+    deadline = time.monotonic() + until - time.time()
+    return complete(rates, mnist.load(data), out, rounds, engine, deadline)
+
+
 def train(run: Run, data: Split, folder: Path, engine: Local, watch: Watch) -> Run:
     """Go on with a run until it reaches its target, its last round or the deadline."""
     labels, target = data.train.columns["y"], TARGETS[run.model]
@@ -206,6 +239,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--tune", type=int, nargs="?", const=1, default=0, help="rates to try to either side")
     add("--selector", default="uniform", help="who trains: activity:n, file.py:name, ...")
     add("--rounds", type=int, default=1000)
+    add("--workers", type=int, default=1, help="cells side by side, which pays on a GPU")
     add("--device", default="auto")
     add("--minutes", type=float, default=math.inf, help="stop after so long, with all saved")
     add("--table", action="store_true", help="only make the table of what there is")
@@ -220,7 +254,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         named(asked.selector)
         if not asked.table:
             data, engine = mnist.load(asked.data), Local(device=asked.device)
-            done = complete(runs, data, asked.out, asked.rounds, engine, deadline)
+            if asked.workers == 1:
+                done = complete(runs, data, asked.out, asked.rounds, engine, deadline)
+            else:
+                until = time.time() + deadline - time.monotonic()
+                shared = (asked.data, asked.out, asked.rounds, engine, until)
+                done = complete_side_by_side(runs, *shared, asked.workers)
     except STOPS as stop:
         parser.exit(1, f"{why(stop)}\n")
     rows = table(asked.out)
