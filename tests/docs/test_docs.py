@@ -47,7 +47,8 @@ def _commands(page: Path) -> Iterator[tuple[int, list[str]]]:
     """
     for language in ("sh", ""):
         for line, text in _fences(page, language):
-            for number, command in enumerate(text.splitlines(), line + 1):
+            # a command may go on in the next line
+            for number, command in enumerate(text.replace("\\\n", "").splitlines(), line + 1):
                 command = command.removeprefix("$ ")
                 shown = language or command.startswith(COMMANDS)
                 if shown and (words := shlex.split(command, comments=True)):
