@@ -77,7 +77,11 @@ def test_a_study_that_was_killed_ends_as_one_that_was_not(data: str, tmp_path: P
     assert len(json.loads((killed / "table.json").read_text())) == 2
 
 
-def test_cells_are_run_side_by_side_if_asked(data: str, tmp_path: Path) -> None:
+def test_cells_are_run_side_by_side_if_asked(
+    data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # other processes have it as it is
+    monkeypatch.setattr(fedavg, "complete", lambda *_: pytest.fail("run in this process"))
     arguments = [*TWO_CELLS, "--data", data, "--rounds", "20", "--out", str(tmp_path)]
     arguments += ["--tune", "--workers", "2"]
     assert main([*arguments, "--minutes", "0"]) == 3

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -155,35 +156,71 @@ def test_cells_that_find_no_room_are_run_later_with_fewer_side_by_side(
 
 
 @dataclass(frozen=True)
-class Failing:
-    """One cell fails at once, or its process dies, while another is under way."""
+class Crowded:
+    """Two that fill the memory together, each at its first attempt."""
 
+    place: Path
+
+    def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
+        if not (mine := self.place / label(cell)).exists():
+            mine.touch()
+            _until(lambda: len(list(self.place.iterdir())) == 2)
+            raise torch.OutOfMemoryError("no room for two")
+        return [{"perplexity": 1.0}]
+
+
+def _until(there: Callable[[], bool]) -> None:
+    end = time.monotonic() + 60
+    while not there() and time.monotonic() < end:
+        time.sleep(0.02)
+
+
+def test_who_finds_no_room_beside_another_is_run_again_alone(tmp_path: Path) -> None:
+    place = tmp_path / "place"
+    place.mkdir()
+    grid = Grid({"set": ["0", "1"]}, tmp_path / "out")
+    assert grid.complete(Crowded(place), workers=2)
+    assert sorted(grid.finished()) == ["0", "1"]
+
+
+@dataclass(frozen=True)
+class Failing:
+    """One cell fails, or its process dies, while another is under way."""
+
+    sign: Path
     dies: bool
 
     def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
         if cell["set"] == "1":
-            time.sleep(0.5)
+            _until((self.sign / "begun").exists)
+            (self.sign / "failing").touch()
             if self.dies:
                 os.kill(os.getpid(), signal.SIGKILL)
             raise DataError("nothing in it")
-        time.sleep(1.5)
+        (self.sign / "begun").touch()
+        _until((self.sign / "failing").exists)
+        time.sleep(0.5)
         return [{"perplexity": 1.0}]
 
 
-def test_a_cell_that_fails_ends_the_study_once_what_is_under_way_has_ended(tmp_path: Path) -> None:
+def test_a_cell_that_fails_ends_the_study_once_what_is_under_way_has_ended(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     grid = Grid({"set": ["0", "1", "2", "3"]}, tmp_path / "out")
     with pytest.raises(DataError, match="nothing in it"):
-        grid.complete(Failing(dies=False), workers=2)
+        grid.complete(Failing(tmp_path, dies=False), workers=2)
     assert sorted(grid.finished()) == ["0"]
+    assert "stopping because of 1: nothing in it" in capsys.readouterr().err
 
 
 def test_a_process_that_is_killed_ends_the_study_with_a_word(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    grid = Grid({"set": ["0", "1"]}, tmp_path / "out")
     with pytest.raises(STOPS) as stop:
-        Grid({"set": ["0", "1"]}, tmp_path / "out").complete(Failing(dies=True), workers=2)
+        grid.complete(Failing(tmp_path, dies=True), workers=2)
     assert "was killed" in why(stop.value)
-    assert capsys.readouterr().err.count("has failed") == 1
+    assert capsys.readouterr().err.count("stopping because: a process was killed") == 1
 
 
 def test_what_is_left_is_told_as_cells_end(

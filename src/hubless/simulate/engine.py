@@ -258,7 +258,8 @@ class Tuning:
                 reason,
             )
             return None
-        return taken / len(clients)
+        # of clients that take as many steps as most do
+        return float(taken * self.steps.mean() / self.steps[:count].sum())
 
     def _timed(self, running: Running, cohort: Cohort) -> float:
         """The seconds of a run: of several, the shortest, unless it is long."""

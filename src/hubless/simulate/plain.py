@@ -64,6 +64,9 @@ class Plain:
                 seed_draws(int(seeds[i]), self.device)
                 try:
                     losses[i] = self._train(schedule, start, stop, lr)
+                except torch.OutOfMemoryError:
+                    # no fault of the client's
+                    raise
                 except Exception as error:
                     client = int(cohort.clients[i])
                     raise ClientFailed(

@@ -10,14 +10,13 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import multiprocessing
 import sys
 import time
 from bisect import bisect_left
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from fnmatch import fnmatch
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -34,7 +33,8 @@ from hubless.select.naming import named
 from hubless.simulate.callbacks import Checkpoint, EarlyStop
 from hubless.simulate.engine import Local
 from hubless.simulate.simulation import Simulation
-from hubless.study.results import STOPS, Watch, why, write
+from hubless.study.results import STOPS, Watch, sole, why, write
+from hubless.study.side_by_side import side_by_side
 from hubless.train.losses import accuracy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -104,13 +104,15 @@ def complete(
         if time.monotonic() >= deadline:
             return False
         folder = out / f"{run.cell}-lr{run.lr:g}"
+        folder.mkdir(parents=True, exist_ok=True)
         label = f"run {place} of {len(runs)}, {run.cell} at {run.lr:g}"
         print(f"{label}: up to {most} rounds", file=sys.stderr)
         watch = Watch(label, most, deadline, "accuracy")
-        run = train(run, data, folder, engine, watch)
-        if not run.finished(most):
-            return False
-        write(folder / "result.json", json.dumps(asdict(run)))
+        with sole(folder):
+            run = train(run, data, folder, engine, watch)
+            if not run.finished(most):
+                return False
+            write(folder / "result.json", json.dumps(asdict(run)))
         print(f"{label}: {len(run.curve)} rounds, best {run.best:.2%}", file=sys.stderr)
     return True
 
@@ -121,29 +123,32 @@ def complete_side_by_side(
     out: Path,
     rounds: int,
     engine: Local,
-    until: float,
+    deadline: float,
     workers: int,
 ) -> bool:
-    """The same with so many cells at a time, each in a process of its own; `until` is of the day.
+    """The same with so many cells at a time, each in a process of its own.
 
     The rates of a cell are tried one after another, as what one took bounds the next.
     """
     cells: dict[str, list[Run]] = {}
     for run in runs:
         cells.setdefault(run.cell, []).append(run)
-    # spawned: a fork of a process that has used a GPU or many threads is not to be relied on
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        whole = (data, out, rounds, replace(engine, processes=1), until)
-        ended = [pool.submit(_complete_cell, rates, *whole) for rates in cells.values()]
-        return all([one.result() for one in ended])
+    work = partial(_complete_cell, cells, data, out, rounds, replace(engine, processes=1))
+    ended = dict(side_by_side(work, list(cells), deadline, workers))
+    return len(ended) == len(cells) and all(ended.values())
 
 
 def _complete_cell(
-    rates: Sequence[Run], data: Path | None, out: Path, rounds: int, engine: Local, until: float
+    cells: Mapping[str, Sequence[Run]],
+    data: Path | None,
+    out: Path,
+    rounds: int,
+    engine: Local,
+    cell: str,
+    left: float,
 ) -> bool:
-    deadline = time.monotonic() + until - time.time()
-    return complete(rates, mnist.load(data), out, rounds, engine, deadline)
+    deadline = time.monotonic() + left
+    return complete(cells[cell], mnist.load(data), out, rounds, engine, deadline)
 
 
 def train(run: Run, data: Split, folder: Path, engine: Local, watch: Watch) -> Run:
@@ -257,8 +262,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if asked.workers == 1:
                 done = complete(runs, data, asked.out, asked.rounds, engine, deadline)
             else:
-                until = time.time() + deadline - time.monotonic()
-                shared = (asked.data, asked.out, asked.rounds, engine, until)
+                shared = (asked.data, asked.out, asked.rounds, engine, deadline)
                 done = complete_side_by_side(runs, *shared, asked.workers)
     except STOPS as stop:
         parser.exit(1, f"{why(stop)}\n")

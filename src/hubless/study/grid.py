@@ -6,26 +6,21 @@ was interrupted, by a deadline or by kill -9, goes on in its own folder from its
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import gc
 import math
-import multiprocessing
 import re
 import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
+from functools import partial
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import torch
-
 from hubless.errors import DataError
-from hubless.study.results import add_line, lines, why
+from hubless.study.results import add_line, lines, sole
+from hubless.study.side_by_side import side_by_side
 
 if TYPE_CHECKING:
     import polars
@@ -174,81 +169,24 @@ def _side_by_side(
     workers: int,
     needs: Sequence[Callable[[], None]],
 ) -> Iterator[Ended]:
-    # spawned: a fork of a process that has used a GPU or many threads is not to be relied on
-    context = multiprocessing.get_context("spawn")
-    waiting = list(reversed(todo))
-    failed: Exception | None = None
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        for done in [pool.submit(need) for need in needs]:
-            done.result()
-        under_way: dict[Future[tuple[Rows | None, float]], Cell] = {}
-        while under_way or (waiting and failed is None):
-            while failed is None and waiting and len(under_way) < workers:
-                left = deadline - time.monotonic()
-                if left <= 0:
-                    break
-                cell = waiting.pop()
-                under_way[pool.submit(_run_within, run, cell, out / label(cell), left)] = cell
-            if not under_way:
-                yield waiting[-1], None, 0.0
-                return
-            together = len(under_way)
-            for future in wait(under_way, return_when=FIRST_COMPLETED).done:
-                cell = under_way.pop(future)
-                try:
-                    rows, seconds = future.result()
-                except torch.OutOfMemoryError as error:
-                    if together == 1:
-                        failed = error
-                        continue
-                    # it goes on from its checkpoint once others have ended
-                    waiting.append(cell)
-                    workers = max(1, workers - 1)
-                    print(f"the memory is full: {workers} side by side from now", file=sys.stderr)
-                except Exception as error:
-                    # what else is under way is not lost over it
-                    if failed is None:
-                        print(f"{label(cell)} has failed: {why(error)}", file=sys.stderr)
-                    failed = failed or error
-                else:
-                    yield cell, rows, seconds
-    if failed is not None:
-        raise failed
+    cells = {label(cell): cell for cell in todo}
+    work = partial(_run_named, run, out, cells)
+    for name, ended in side_by_side(work, list(cells), deadline, workers, needs):
+        yield (cells[name], *(ended or (None, 0.0)))
 
 
-def _run_within(run: Run, cell: Cell, folder: Path, left: float) -> tuple[Rows | None, float]:
-    """The same with the time that is left: clocks of two processes need not agree."""
-    full: str | None = None
-    try:
-        ended = _run(run, cell, folder, time.monotonic() + left)
-    except torch.OutOfMemoryError as error:
-        full = str(error)
-    # what this process does not need any more, others do
-    gc.collect()
-    torch.cuda.empty_cache()
-    if full is not None:
-        raise torch.OutOfMemoryError(full)
-    return ended
+def _run_named(
+    run: Run, out: Path, cells: Mapping[str, Cell], name: str, left: float
+) -> tuple[Rows | None, float]:
+    return _run(run, cells[name], out / name, time.monotonic() + left)
 
 
 def _run(run: Run, cell: Cell, folder: Path, deadline: float) -> tuple[Rows | None, float]:
     folder.mkdir(parents=True, exist_ok=True)
-    with _sole(folder):
+    with sole(folder):
         started = time.monotonic()
         rows = run(cell, folder, deadline)
         return rows, time.monotonic() - started
-
-
-@contextlib.contextmanager
-def _sole(folder: Path) -> Iterator[None]:
-    """Nobody else runs this cell meanwhile, not even what is left of a killed study."""
-    with open(folder / "lock", "w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            print(f"{folder.name} is being run by another process: waiting", file=sys.stderr)
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield
 
 
 def _spoken(seconds: float) -> str:

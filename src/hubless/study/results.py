@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import math
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,7 @@ def why(stop: BaseException) -> str:
     if isinstance(stop, torch.OutOfMemoryError):
         return "the GPU's memory is full: take fewer lanes, or fewer runs side by side, and go on"
     if isinstance(stop, BrokenProcessPool):
-        return "a process that ran cells was killed, perhaps for its memory: go on with fewer"
+        return "a process was killed, perhaps for its memory: go on, with fewer side by side"
     return str(stop) or ("interrupted" if isinstance(stop, KeyboardInterrupt) else repr(stop))
 
 
@@ -104,3 +106,15 @@ def lines(path: Path) -> list[dict[str, Any]]:
         except ValueError:
             continue
     return found
+
+
+@contextlib.contextmanager
+def sole(folder: Path) -> Iterator[None]:
+    """Nobody else runs this cell meanwhile, not even what is left of a killed study."""
+    with open(folder / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{folder.name} is being run by another process: waiting", file=sys.stderr)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
