@@ -235,8 +235,8 @@ class Tuning:
 
     def _measure(self, plan: Plan, most: int = 0) -> float | None:
         """Seconds per client run like this, or None where it cannot be done."""
-        enough = max(plan.lanes, 1) if self.steps.min() >= _MANY_STEPS else max(2 * plan.lanes, 4)
-        count = most or enough
+        long = self.steps.min() >= _MANY_STEPS
+        count = most or (max(plan.lanes, 1) if long else max(2 * plan.lanes, 4))
         if self.steps.max() > 2 * self.steps.min():
             # a few of very unequal clients say little about how a whole share packs
             count = max(count, self.share)
@@ -258,7 +258,7 @@ class Tuning:
                 reason,
             )
             return None
-        # of clients that take as many steps as most do
+        # these may take more or fewer steps than others do
         return float(taken * self.steps.mean() / self.steps[:count].sum())
 
     def _timed(self, running: Running, cohort: Cohort) -> float:

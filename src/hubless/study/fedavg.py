@@ -134,8 +134,8 @@ def complete_side_by_side(
     for run in runs:
         cells.setdefault(run.cell, []).append(run)
     work = partial(_complete_cell, cells, data, out, rounds, replace(engine, processes=1))
-    ended = dict(side_by_side(work, list(cells), deadline, workers))
-    return len(ended) == len(cells) and all(ended.values())
+    ended = list(side_by_side(work, list(cells), deadline, workers))
+    return all(finished for _, finished in ended)
 
 
 def _complete_cell(
