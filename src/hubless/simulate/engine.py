@@ -22,6 +22,7 @@ import hubless
 from hubless.data.sources.base import cache_folder
 from hubless.errors import TaskError
 from hubless.select.custom import without_addresses
+from hubless.simulate.memory import give_back, keep_freed
 from hubless.simulate.plain import Plain
 from hubless.simulate.schedule import CHUNK, programs
 from hubless.simulate.single import take_single_step
@@ -74,6 +75,7 @@ class Local:
         if device.type == "cpu":
             # small models are slower on two threads than on one
             torch.set_num_threads(1)
+            keep_freed()
         executor = LocalExecutor(work, device)
         plan = self.plan(executor, cohort, rounds)
         executor.adopt(plan)
@@ -144,6 +146,8 @@ class LocalExecutor:
 
     def close(self) -> None:
         self._running = None
+        if self.device.type == "cpu":
+            give_back()
 
 
 def why_alone(work: Work, data: Mapping[str, Tensor]) -> str:

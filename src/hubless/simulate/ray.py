@@ -17,6 +17,7 @@ from torch import Tensor
 
 from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine import Local, LocalExecutor, Plan
+from hubless.simulate.memory import keep_freed
 from hubless.simulate.processes import merge, split
 from hubless.simulate.work import Cohort, Engine, Learned, Work
 
@@ -152,6 +153,7 @@ class _Worker:
 
     def __init__(self, work: Work) -> None:
         torch.set_num_threads(1)
+        keep_freed()
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
         self._executor = LocalExecutor(work, device)
 
