@@ -1,8 +1,8 @@
 """Memory that one step frees stays at hand for the next.
 
 glibc gives large blocks back to the system as soon as they are free, and a step that asks for them
-again gets them page by page, each from the kernel and filled with zeros: an LSTM spent a sixth of
-its time on that. With another allocator nothing of this happens, and nothing needs to.
+again gets them page by page, each from the kernel and filled with zeros: an LSTM spent a seventh
+of its time on that. With another allocator nothing of this happens, and nothing needs to.
 """
 
 from __future__ import annotations
