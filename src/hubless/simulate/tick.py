@@ -102,7 +102,7 @@ class Tick:
             step: Tensor,
         ) -> None:
             for i in range(length):
-                batch = {name: column[rows[i]] for name, column in data.items()}
+                batch = {name: _taken(column, rows[i]) for name, column in data.items()}
                 thin = [factor.constants for factor in factors]
                 constants = {name: part for parts in thin for name, part in parts.items()}
                 # weights are cast before they are differentiated, so that gradients stay small too
@@ -153,6 +153,12 @@ def _factors(
         )
         for name in factored(module, work.task, work.recipe, most, examples)
     ]
+
+
+def _taken(column: Tensor, rows: Tensor) -> Tensor:
+    """The examples in these rows."""
+    # on a CPU this copies whole rows, where an index copies number by number
+    return column.index_select(0, rows.flatten()).view(*rows.shape, *column.shape[1:])
 
 
 def _repeatably(steps: Steps) -> Steps:

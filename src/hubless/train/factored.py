@@ -7,7 +7,7 @@ W is one for all lanes, and what a lane has learned is a product of thin matrice
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -40,45 +40,11 @@ class FactoredLinear(nn.Linear):
         parts, device = [input, self.weight, self.inputs, self.outputs], input.device.type
         if torch.is_autocast_enabled(device):
             parts = [part.to(torch.get_autocast_dtype(device)) for part in parts]
-        product: Tensor = _Product.apply(*parts)  # type: ignore[no-untyped-call]
-        product = product + self.nudge
+        x, weight, inputs, outputs = parts
+        product = x @ weight.t() + self.nudge
+        if len(inputs):
+            product = product + (x @ inputs.t()) @ outputs
         return product if self.bias is None else product + self.bias
-
-
-class _Product(torch.autograd.Function):
-    """x W^T + (x A^T) C, differentiated with respect to x alone: a product of the same kind."""
-
-    @staticmethod
-    def forward(x: Tensor, weight: Tensor, a: Tensor, c: Tensor) -> Tensor:
-        shared = (x.flatten(0, -2) @ weight.t()).view(*x.shape[:-1], -1)
-        if x.ndim == 2:
-            return shared.addmm_(x @ a.t(), c)
-        return shared.baddbmm_(x @ a.mT, c)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-        ctx.save_for_backward(*inputs[1:])
-
-    @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:
-        weight, a, c = ctx.saved_tensors
-        given: Tensor = _Product.apply(  # type: ignore[no-untyped-call]
-            gradient.to(weight.dtype), weight.t(), c, a
-        )
-        return given, None, None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: Any, x: Tensor, weight: Tensor, a: Tensor, c: Tensor
-    ) -> tuple[Tensor, int]:
-        if in_dims[1] is not None:
-            raise TaskError("a factored layer has one weight for all lanes")
-        lanes = [
-            part.expand(info.batch_size, *part.shape) if dim is None else part.movedim(dim, 0)
-            for part, dim in zip((x, a, c), (in_dims[0], *in_dims[2:]), strict=True)
-        ]
-        x, a, c = lanes
-        return _Product.apply(x, weight, a, c), 0  # type: ignore[no-untyped-call]
 
 
 class Factors:
@@ -90,7 +56,7 @@ class Factors:
         self.layer, self.name, self.weight = layer, name, weight
         out, width = weight.shape
         rank = steps * batch
-        rows = -(-rank // _ROUND) * _ROUND
+        rows = -(-rank // _ROUND) * _ROUND if weight.is_cuda else rank
         self.inputs = weight.new_zeros(lanes, rows, width, dtype=layer.inputs.dtype)
         self.outputs = weight.new_zeros(lanes, rows, out)
         # by step and example, as views
