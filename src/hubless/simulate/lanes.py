@@ -16,12 +16,13 @@ import torch
 from torch import Tensor
 
 from hubless.simulate.graphs import Graphs
-from hubless.simulate.local import seed_draws, tf32
+from hubless.simulate.local import seed_draws
 from hubless.simulate.schedule import Floats, Ints, Schedule, lay_out
 from hubless.simulate.tick import Tick
 from hubless.simulate.work import Cohort, Learned, Work
 from hubless.train.factored import Factors
 from hubless.train.optimizers import fresh_slots
+from hubless.train.precision import tf32
 
 _LONGEST_UNROLL = 16
 _FEW = 8

@@ -44,18 +44,6 @@ def threads(count: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def tf32(wanted: bool) -> Iterator[None]:
-    """Matrix products of a GPU in TF32, within a block."""
-    before = torch.get_float32_matmul_precision()
-    if wanted:
-        torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)
-
-
-@contextlib.contextmanager
 def repeatable() -> Iterator[None]:
     """What meets at the same place is added up in the same order every time, within a block.
 

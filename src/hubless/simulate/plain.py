@@ -10,10 +10,11 @@ from torch import Tensor
 
 from hubless.errors import ClientFailed
 from hubless.rng import keys
-from hubless.simulate.local import autocast, channels_last, descend, seed_draws, tf32
+from hubless.simulate.local import autocast, channels_last, descend, seed_draws
 from hubless.simulate.schedule import Schedule, lay_out
 from hubless.simulate.work import Cohort, Learned, Work
 from hubless.train.optimizers import fresh_slots
+from hubless.train.precision import tf32
 
 
 class Plain:

@@ -18,10 +18,11 @@ from torch import Tensor
 
 from hubless.errors import TaskError
 from hubless.simulate.graphs import Graphs
-from hubless.simulate.local import autocast, descend, repeatable, seed_draws, tf32
+from hubless.simulate.local import autocast, descend, repeatable, seed_draws
 from hubless.simulate.plain import Plain
 from hubless.simulate.work import Cohort, Ints, Learned, Work
 from hubless.train.optimizers import SGD, fresh_slots
+from hubless.train.precision import tf32
 from hubless.train.recipe import Recipe
 
 _MOST = {"cuda": 2048, "cpu": 256}

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from hubless.train.patches import triton_kernels
+from hubless.train.precision import in_tf32
 
 _HIDDEN = (16, 32, 64)
 """Sizes whose weights fit on the chip."""
@@ -163,7 +164,6 @@ def _launch(name: str, times: range, *tensors: Tensor) -> None:
     """Run a kernel on tensors of which the first has [..., time, examples, 4 * hidden]."""
     *lead, steps, examples, width = tensors[0].shape
     hidden = width // 4
-    exact = torch.get_float32_matmul_precision() == "highest"
     kernel = getattr(triton_kernels(), name)
     kernel[(-(-examples // _BLOCK), math.prod(lead))](
         *(tensor.contiguous() for tensor in tensors),
@@ -173,7 +173,7 @@ def _launch(name: str, times: range, *tensors: Tensor) -> None:
         times.step,
         HIDDEN=hidden,
         BLOCK=_BLOCK,
-        PRECISION="ieee" if exact else "tf32",
+        PRECISION="tf32" if in_tf32() else "ieee",
         num_warps=hidden // _UNITS_PER_WARP,
         num_stages=_STAGES,
     )
