@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -31,10 +32,26 @@ def keys(seed: int, purpose: str, *counters: NDArray[np.integer[Any]] | int) -> 
     >>> bool(both[1] == later[0])
     True
     """
-    mixed: NDArray[np.uint64] = np.asarray(stream(seed, purpose).integers(1 << 63, dtype=np.uint64))
+    return further(np.asarray(_first(seed, purpose), np.uint64), *counters)
+
+
+def further(
+    mixed: NDArray[np.uint64], *counters: NDArray[np.integer[Any]] | int
+) -> NDArray[np.uint64]:
+    """Keys with more counters after those that they have.
+
+    >>> bool(further(keys(1, "shuffle", 2), 3) == keys(1, "shuffle", 2, 3))
+    True
+    """
     for counter in counters:
         mixed = _mix(mixed ^ _mix(np.asarray(counter).astype(np.uint64)))
     return mixed
+
+
+@lru_cache(maxsize=256)
+def _first(seed: int, purpose: str) -> int:
+    """Where keys for a purpose begin."""
+    return int(stream(seed, purpose).integers(1 << 63, dtype=np.uint64))
 
 
 def _mix(values: NDArray[np.uint64]) -> NDArray[np.uint64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import gc
 import shutil
@@ -19,6 +20,7 @@ from torch.utils import deterministic
 
 from hubless.data.population import Population
 from hubless.errors import TaskError
+from hubless.simulate import lanes as lanes_module
 from hubless.simulate.engine import LocalExecutor, Plan
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.local import repeatable
@@ -329,11 +331,66 @@ def test_dropout_differs_from_lane_to_lane_and_is_the_same_twice() -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.skipif(shutil.which("g++") is None, reason="nothing compiles without a C++ compiler")
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
-@pytest.mark.parametrize("recipe", ["whole clients, several epochs"])
-def test_compiled_lanes_come_to_the_same(recipe: str) -> None:
+@pytest.mark.parametrize("recipe", ["sgd", "whole clients, several epochs"])
+def test_compiled_lanes_come_to_the_same(recipe: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # the compiler takes its time for every tick
+    monkeypatch.setattr(lanes_module, "_FLOW", 2)
     job = _job(RECIPES[recipe])
     alone = trained(job, EVERYBODY, 0)
     assert furthest(alone.total, trained(job, EVERYBODY, 3, compiled=True).total) < 1e-5
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("recipe", ["momentum", "proximal", "whole clients, several steps"])
+def test_clients_may_begin_and_end_within_a_compiled_call(
+    recipe: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    job = _job(RECIPES[recipe], people((70, 1, 0, 23, 3, 140, 12, 66)))
+    everybody = list(range(8))
+    running = Lanes(job, executor(job).data, CPU, 3, compiled=True)
+    assert running._flows
+    start, cohort = job.layout.flatten(job.task.module), cohort_of(everybody, job.population)
+    alone, together = trained(job, everybody, 0), running.run(start, cohort)
+    assert furthest(alone.total, together.total) < 1e-5
+    assert furthest(alone.losses, together.losses) < 1e-4
+    # whatever lanes were left with, and whoever asks for more than the sum in between
+    running.run(start * 5, cohort_of([3, 6, 0], job.population))
+    each = running.run(start, cohort, each=True).each
+    assert furthest(trained(job, everybody, 0, each=True).each, each) < 1e-5
+    assert furthest(running.run(start, cohort).total, together.total) == 0
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_not_finite_stays_with_its_client_within_a_compiled_call(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
+    population = people()
+    x = population.columns["x"].copy()
+    x[population.rows_of(3)[5]] = np.inf
+    columns = {"x": x, "y": population.columns["y"]}
+    job = _job(RECIPES["sgd"], Population(columns, population.offsets, population.rows))
+    data, start = executor(job).data, job.layout.flatten(job.task.module)
+    running = Lanes(job, data, CPU, 3, compiled=True)
+    losses = running.run(start, cohort_of(EVERYBODY, population)).losses
+    assert torch.isfinite(losses).tolist() == [client != 3 for client in EVERYBODY]
+    # who does not count does not spoil what the others come to
+    without, cohort = [c for c in EVERYBODY if c != 3], cohort_of(EVERYBODY, population)
+    weights = np.where(np.array(EVERYBODY) == 3, 0.0, cohort.weights)
+    rest = running.run(start, dataclasses.replace(cohort, weights=weights)).total
+    scale = cohort.weights[without].sum()
+    assert furthest(trained(job, without, 0).total * scale, rest) < 1e-5
+
+
+def test_how_calls_are_made_up_hangs_on_the_population_alone() -> None:
+    """A resumed run begins with other clients, and must add up as the whole run did."""
+    equal, unequal = people((8,) * 20), people((8,) * 10 + (4,) * 10)
+    for population, flows in ((equal, False), (unequal, True)):
+        job = _job(RECIPES["sgd"], population)
+        running = Lanes(job, executor(job).data, CPU, 2, compiled=True)
+        assert running._flows == flows
+        assert running._unrolls == ([4, 1] if flows else [2, 1])
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -366,12 +423,12 @@ def test_a_task_is_compiled_once_whatever_its_rate_order_and_population(
     task = Task(mlp())
     for rate in (0.1, 0.3):
         for seed, size in ((0, 4), (1, 5)):
-            recipe = Recipe(SGD(rate), batch=4, decay=rate, shuffle=bool(seed))
+            recipe = Recipe(SGD(rate), batch=5, decay=rate, shuffle=bool(seed))
             job = work(task, people((4, 3, size), seed=seed), recipe)
             alone = trained(job, [0, 1, 2], 0)
             assert furthest(alone.total, trained(job, [0, 1, 2], 2, compiled=True).total) < 1e-5
     assert len(compiled) == len(programs) == 1
-    fast, rolling = Recipe(SGD(0.1), batch=4), Recipe(SGD(0.1, 0.9), batch=4)
+    fast, rolling = Recipe(SGD(0.1), batch=5), Recipe(SGD(0.1, 0.9), batch=5)
     for other, recipe in ((task, rolling), (Task(task.module), fast)):
         trained(work(other, people((4, 3)), recipe), [0, 1], 2, compiled=True)
     assert len(compiled) == 3

@@ -59,6 +59,31 @@ def _walk(laid: Schedule, position: int) -> list[tuple[list[int], list[float], f
     ]
 
 
+@given(jobs(), st.integers(1, 9))
+def test_padding_adds_ticks_on_which_nobody_trains(
+    job: tuple[Population, Ints, Recipe, int], multiple: int
+) -> None:
+    laid = _laid(job)
+    padded = laid.padded(multiple)
+    assert padded.ticks % multiple == 0
+    assert padded.ticks - laid.ticks < multiple
+    for name in ("rows", "shares", "step", "client", "begins", "ends"):
+        assert np.array_equal(getattr(padded, name)[: laid.ticks], getattr(laid, name))
+    assert (padded.client[laid.ticks :] == -1).all()
+    assert not padded.ends[laid.ticks :].any()
+
+
+@given(jobs())
+def test_gathered_examples_are_the_same_ones(job: tuple[Population, Ints, Recipe, int]) -> None:
+    population, clients, recipe, lanes = job
+    laid, own = _laid(job), [population.rows_of(client) for client in clients.tolist()]
+    gathered = lay_out(population, clients, recipe, lanes, seed=5, round=3, gathered=True)
+    there = np.concatenate([*own, np.array([], np.int64)])
+    counts = laid.shares > 0
+    assert np.array_equal(gathered.shares, laid.shares)
+    assert np.array_equal(there[gathered.rows[counts]], laid.rows[counts])
+
+
 @given(jobs())
 def test_every_example_is_trained_on_once_per_epoch(
     job: tuple[Population, Ints, Recipe, int],

@@ -10,7 +10,8 @@ import os
 import shutil
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from typing import Any, Literal
 
 import numpy as np
@@ -29,6 +30,7 @@ from hubless.simulate.single import take_single_step
 from hubless.simulate.tiers import Tiers
 from hubless.simulate.valuing import Valuing
 from hubless.simulate.work import Cohort, Engine, Ints, Learned, Running, Work, to_tensors
+from hubless.train.dual import DualTask, dual_layer, within
 from hubless.train.factored import factorable
 
 logger = logging.getLogger("hubless")
@@ -50,11 +52,15 @@ _MANY_STEPS = 100
 
 @dataclass(frozen=True)
 class Plan:
-    """How a task is run: so many lanes (0: plainly, one client after another) per process."""
+    """How a task is run: so many lanes (0: plainly, one client after another) per process.
+
+    `dual` with the layer that sees the data in dual coordinates.
+    """
 
     lanes: int
     compiled: bool = False
     processes: int = 1
+    dual: bool = False
 
 
 @dataclass(frozen=True)
@@ -105,7 +111,7 @@ class Local:
             return Plan(self.lanes, self.compiled, processes)
         note = _Note(executor, self, cohort, rounds)
         if (known := note.read()) is not None:
-            return Plan(known.lanes, known.compiled, processes)
+            return replace(known, processes=processes)
         plan = Tuning(executor, self, cohort, rounds, processes).best()
         note.write(plan)
         return plan
@@ -139,7 +145,21 @@ class LocalExecutor:
             return Plain(self.work, self.data, self.device)
         if self.alone:
             raise TaskError(f"clients cannot share lanes, so use lanes=0: {self.alone}")
-        return Tiers(self.work, self.data, self.device, plan.lanes, compiled=plan.compiled)
+        if plan.dual and self.dual is None:
+            raise TaskError("no layer of this module can be trained in dual coordinates")
+        dual = self.dual if plan.dual else None
+        return Tiers(
+            self.work, self.data, self.device, plan.lanes, compiled=plan.compiled, dual=dual
+        )
+
+    @cached_property
+    def dual(self) -> DualTask | None:
+        """The task with a layer in dual coordinates, where there is one that can be."""
+        work, most = self.work, int(self.work.population.sizes.max(initial=1))
+        if self.device.type != "cpu" or self.alone:
+            return None
+        name = dual_layer(work.task, work.recipe, work.sample(self.data, 4), most)
+        return None if name is None else DualTask.of(work.task, name, most)
 
     def describe(self) -> Mapping[str, Any]:
         return {**asdict(self.plan), "device": str(self.device)}
@@ -169,7 +189,7 @@ def why_alone(work: Work, data: Mapping[str, Tensor]) -> str:
     return "the module changes its buffers while it trains"
 
 
-_RULES = 2
+_RULES = 3
 """Another number whenever what there is to choose from becomes another."""
 
 
@@ -192,23 +212,30 @@ class Tuning:
     def best(self) -> Plan:
         """The fastest plan for a run as long as this one."""
         lanes, seconds = self._lane_count()
-        plan = Plan(lanes, False, self.processes)
+        best, dual = Plan(lanes, False, self.processes), self._dual_lanes()
+        if dual:
+            best, seconds = self._better(best, seconds, Plan(dual, False, self.processes, True))
         total = seconds * self.cohort * self.rounds / self.processes
         compiled = self.wanted.compiled
         if compiled == "auto":
             compiled = total > _COMPILE_SECONDS * self._programs(lanes) and self._can_compile()
         if not compiled:
-            return plan
+            return best
         device = self.executor.device.type
         options = [max(lanes, 1)] if device == "cuda" or self.wanted.lanes != "auto" else [1]
         if device == "cpu" and self.wanted.lanes == "auto" and self._cpu_lanes() > 1:
             options.append(self._cpu_lanes())
-        for option in options:
-            candidate = Plan(option, True, self.processes)
-            taken = self._measure(candidate)
-            if taken is not None and taken < seconds:
-                plan, seconds = candidate, taken
-        return plan
+        candidates = [Plan(option, True, self.processes) for option in options]
+        if dual:
+            candidates.append(Plan(dual, True, self.processes, True))
+        for candidate in candidates:
+            best, seconds = self._better(best, seconds, candidate)
+        return best
+
+    def _better(self, best: Plan, seconds: float, candidate: Plan) -> tuple[Plan, float]:
+        """Of the best so far and a candidate the faster one, and its seconds per client."""
+        taken = self._measure(candidate)
+        return (candidate, taken) if taken is not None and taken < seconds else (best, seconds)
 
     def _lane_count(self) -> tuple[int, float]:
         """The best number of lanes without compiling, and its seconds per client."""
@@ -299,6 +326,17 @@ class Tuning:
         fitting = _CACHE_BYTES // (4 * max(self.executor.work.layout.size - spared, 1))
         most = max(1, min(busy, _MOST_CPU_LANES, fitting))
         return -(-self.share // -(-self.share // most))
+
+    def _dual_lanes(self) -> int:
+        """How many lanes to try in dual coordinates, or 0."""
+        if (task := self.executor.dual) is None or self.wanted.lanes in (0, 1):
+            return 0
+        if self.wanted.lanes != "auto":
+            return self.wanted.lanes
+        weight = self.executor.work.task.module.get_parameter(within(task.module.name, "weight"))
+        moved = task.module.get_parameter(task.module.moved)
+        lanes = self._cpu_lanes(weight.numel() - moved.numel())
+        return lanes if lanes > 1 else 0
 
     def _can_compile(self) -> bool:
         if (

@@ -7,17 +7,18 @@ params. Memory grows with the lanes and not with the cohort.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from hubless.simulate.graphs import Graphs
 from hubless.simulate.local import seed_draws
-from hubless.simulate.schedule import Floats, Ints, Schedule, lay_out
+from hubless.simulate.schedule import Floats, Ints, Schedule, lay_out, ticks_of
 from hubless.simulate.tick import Tick
 from hubless.simulate.work import Cohort, Learned, Work
 from hubless.train.factored import Factors
@@ -25,12 +26,32 @@ from hubless.train.optimizers import fresh_slots
 from hubless.train.precision import tf32
 
 _LONGEST_UNROLL = 16
+_ALIKE = 0.9
+"""Where fewer than this share of clients take equally many steps, some client begins or ends at
+almost every tick."""
+_FLOW = 8
+"""So many ticks are one call then."""
 _FEW = 8
 """So many lanes are begun and added up one by one, which takes fewer kernels."""
 
 
+@dataclass(frozen=True)
+class _Orders:
+    """A schedule, on the device what steps need of it, and what clients count for."""
+
+    schedule: Schedule
+    rows: Tensor
+    shares: Tensor
+    step: Tensor
+    weights: Floats
+    masks: NDArray[np.bool_]
+
+
 class Lanes:
-    """So many clients at once; `compiled` for speed, and on a GPU the step captured as a graph."""
+    """So many clients at once; `compiled` for speed, and on a GPU the step captured as a graph.
+
+    Where data are `gathered`, they are those of a cohort's clients alone, one after the other.
+    """
 
     def __init__(
         self,
@@ -40,15 +61,16 @@ class Lanes:
         lanes: int,
         *,
         compiled: bool = False,
+        gathered: bool = False,
     ) -> None:
-        self.work, self.data, self.device = work, dict(data), device
-        self.lanes, self.compiled = lanes, compiled
+        self.work, self.device = work, device
+        self.lanes, self.compiled, self.gathered = lanes, compiled, gathered
+        self.look_at(data)
         self._global = torch.zeros(work.layout.size, device=device)
         if compiled:
             self._tick = Tick.shared(work, device, lanes)
-            for column in self.data.values():
-                # what is compiled is the same for every population
-                torch._dynamo.maybe_mark_dynamic(column, 0)
+        elif gathered:
+            self._tick = Tick(work, device, lanes)
         else:
             weights = work.layout.named(self._global)
             self._tick = Tick(work, device, lanes, weights, work.sample(self.data, 4))
@@ -73,13 +95,27 @@ class Lanes:
         slots = [slot for slots in self._slots for slot in slots]
         factors = [part for factor in self._factors for part in (factor.inputs, factor.outputs)]
         self._graphs = Graphs([*self._params, *slots, *self._sums, self._losses, *factors])
-        self._unrolls: list[int] = []
+        self._unrolls, self._flows = self._plan_calls()
+
+    def look_at(self, data: Mapping[str, Tensor]) -> None:
+        """Train on these columns from now on."""
+        self.data = dict(data)
+        if self.compiled:
+            for column in self.data.values():
+                # what is compiled is the same for every population
+                torch._dynamo.maybe_mark_dynamic(column, 0)
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
         work = self.work
         schedule = lay_out(
-            work.population, cohort.clients, work.recipe, self.lanes, work.seed, cohort.drawn
+            work.population,
+            cohort.clients,
+            work.recipe,
+            self.lanes,
+            work.seed,
+            cohort.drawn,
+            gathered=self.gathered,
         )
         seed_draws(cohort.key(work.seed, "lanes", self.lanes), self.device)
         with torch.no_grad(), tf32(work.recipe.precision != "float32"):
@@ -91,45 +127,16 @@ class Lanes:
 
     def _follow(self, schedule: Schedule, cohort: Cohort, each: bool) -> Learned:
         layout, clients = self.work.layout, len(cohort.clients)
-        rows, shares, step = (
-            torch.from_numpy(a).to(self.device, non_blocking=True)
-            for a in (schedule.rows, schedule.shares, schedule.step)
-        )
-        weights = np.append(cohort.weights, 0.0).astype(np.float32)[schedule.client]
-        # what ends nowhere goes to one place past the last client
-        ending = np.where(schedule.ends, schedule.client, clients)
-        receiving = torch.from_numpy(ending).to(self.device, non_blocking=True)
+        flows = self._flows and not each
+        orders = self._orders(schedule.padded(_FLOW) if flows else schedule, cohort)
         total = torch.zeros(layout.size, device=self.device)
-        totals = layout.views(total)
         kept = torch.zeros(clients + 1, layout.size, device=self.device) if each else None
+        # what ends nowhere goes to one place past the last client
         losses = torch.zeros(clients + 1, device=self.device)
-        # a client's params wait for the last part of a step; what an idle lane holds is nobody's
-        waits = self.work.recipe.batch is None
-        masks = (schedule.step == 0).any(1) & waits
-        widths = self._widths(schedule)
-        stretches = list(schedule.stretches())
-        self._plan_unrolls([stop - start for start, stop in stretches])
-        for start, stop in stretches:
-            if schedule.begins[start].any():
-                self._begin(schedule.begins[start], schedule.client[start] < 0)
-            at = start
-            while at < stop:
-                length = next(n for n in self._unrolls if n <= stop - at)
-                masked = bool(masks[at : at + length].any())
-                width = int(widths[at : at + length].max())
-                if self.device.type == "cpu":
-                    # a graph would always have to take the same
-                    for factor in self._factors:
-                        factor.reach(int(schedule.step[at].max()) - 1)
-                self._advance(rows, shares, step, at, length, masked, width)
-                at += length
-            if not schedule.ends[stop - 1].any():
-                continue
-            losses.index_add_(0, receiving[stop - 1], self._losses)
-            if kept is None:
-                self._add(totals, weights[stop - 1], schedule.ends[stop - 1])
-            else:
-                self._keep(kept, receiving[stop - 1])
+        if flows:
+            self._flow(orders, layout.views(total), losses)
+        else:
+            self._go(orders, layout.views(total), kept, losses)
         # buffers are constants here: what changes them does not run in lanes
         constants = slice(layout.trained[-1].stop, None)
         total[constants] = self._global[constants] * float(cohort.weights.sum())
@@ -137,6 +144,62 @@ class Lanes:
             return Learned(total, None, losses[:-1])
         kept[:, constants] = self._global[constants]
         return Learned(None, kept[:-1], losses[:-1])
+
+    def _orders(self, schedule: Schedule, cohort: Cohort) -> _Orders:
+        rows, shares, step = (
+            torch.from_numpy(array).to(self.device, non_blocking=True)
+            for array in (schedule.rows, schedule.shares, schedule.step)
+        )
+        weights = np.append(cohort.weights, 0.0).astype(np.float32)[schedule.client]
+        # a client's params wait for the last part of a step; what an idle lane holds is nobody's
+        masks = (schedule.step == 0).any(1) & (self.work.recipe.batch is None)
+        return _Orders(schedule, rows, shares, step, weights, masks)
+
+    def _go(
+        self, orders: _Orders, totals: Sequence[Tensor], kept: Tensor | None, losses: Tensor
+    ) -> None:
+        """Take all steps, from one tick where clients begin or end to the next."""
+        schedule, widths = orders.schedule, self._widths(orders.schedule)
+        ending = np.where(schedule.ends, schedule.client, len(losses) - 1)
+        receiving = torch.from_numpy(ending).to(self.device, non_blocking=True)
+        for start, stop in schedule.stretches():
+            if schedule.begins[start].any():
+                self._begin(schedule.begins[start], schedule.client[start] < 0)
+            at = start
+            while at < stop:
+                length = next(n for n in self._unrolls if n <= stop - at)
+                width = int(widths[at : at + length].max())
+                if self.device.type == "cpu":
+                    # a graph would always have to take the same
+                    for factor in self._factors:
+                        factor.reach(int(schedule.step[at].max()) - 1)
+                self._advance(orders, slice(at, at + length), width)
+                at += length
+            if not schedule.ends[stop - 1].any():
+                continue
+            losses.index_add_(0, receiving[stop - 1], self._losses)
+            if kept is None:
+                self._add(totals, orders.weights[stop - 1], schedule.ends[stop - 1])
+            else:
+                self._keep(kept, receiving[stop - 1])
+
+    def _flow(self, orders: _Orders, totals: Sequence[Tensor], losses: Tensor) -> None:
+        """Take all steps, clients beginning and ending on the way."""
+        schedule = orders.schedule
+        masked, width = bool(orders.masks.any()), schedule.rows.shape[2]
+        program = self._tick.compiled(_FLOW, masked, width, flowing=True)
+        begins = torch.from_numpy(schedule.begins)
+        weights = torch.from_numpy(np.where(schedule.ends, orders.weights, np.float32(0.0)))
+        lost = torch.zeros(orders.step.shape)
+        lanes = (self._params, self._slots, self._sums)
+        constants = (self._anchors, self._lr, self.data)
+        into = [totals[i] for i in self._stacked]
+        for at in range(0, schedule.ticks, _FLOW):
+            ticks = slice(at, at + _FLOW)
+            given = (orders.rows[ticks], orders.shares[ticks], orders.step[ticks])
+            program(*lanes, lost[ticks], *constants, *given, begins[ticks], weights[ticks], into)
+        whose = torch.from_numpy(np.where(schedule.client < 0, len(losses) - 1, schedule.client))
+        losses.index_add_(0, whose.flatten(), lost.flatten())
 
     def _widths(self, schedule: Schedule) -> Ints:
         if self.compiled and self.device.type == "cpu":
@@ -205,35 +268,29 @@ class Lanes:
         names = [place.name for place in self.work.layout.trained]
         return names.index(f"{factor.name}.weight")
 
-    def _plan_unrolls(self, lengths: list[int]) -> None:
-        """How many steps one compiled call takes: all of a stretch, where most are alike."""
-        if self._unrolls or not lengths:
-            return
-        if not self.compiled or self.device.type == "cuda":
-            self._unrolls = [1]
-            return
-        usual, times = Counter(lengths).most_common(1)[0]
-        if times > len(lengths) / 2 and usual <= _LONGEST_UNROLL:
-            self._unrolls = sorted({usual, 1}, reverse=True)
-        else:
-            self._unrolls = [4, 1]
+    def _plan_calls(self) -> tuple[list[int], bool]:
+        """How many steps one call may take; and whether clients begin and end within one.
 
-    def _advance(
-        self,
-        rows: Tensor,
-        shares: Tensor,
-        step: Tensor,
-        at: int,
-        length: int,
-        masked: bool,
-        width: int,
-    ) -> None:
+        That hangs on the population and on no cohort, or a resumed run would add otherwise.
+        """
+        if not self.compiled or self.device.type == "cuda":
+            return [1], False
+        sizes = self.work.population.sizes
+        times = np.bincount(ticks_of(sizes[sizes > 0], self.work.recipe), minlength=1)
+        usual, alike = int(times.argmax()), float(times.max() / max(times.sum(), 1))
+        flows = self.lanes > 1 and alike < _ALIKE
+        if alike > 0.5 and 0 < usual <= _LONGEST_UNROLL:
+            return sorted({usual, 1}, reverse=True), flows
+        return [4, 1], flows
+
+    def _advance(self, orders: _Orders, ticks: slice, width: int) -> None:
         """Take the next steps on all lanes."""
-        key = (length, masked, width)
+        masked = bool(orders.masks[ticks].any())
+        key = (ticks.stop - ticks.start, masked, width)
         if key not in self._programs:
-            self._programs[key] = self._program(length, masked, width)
-        ticks = slice(at, at + length)
-        self._programs[key](rows[ticks, :, :width], shares[ticks, :, :width], step[ticks])
+            self._programs[key] = self._program(*key)
+        rows, shares = orders.rows[ticks, :, :width], orders.shares[ticks, :, :width]
+        self._programs[key](rows, shares, orders.step[ticks])
 
     def _program(self, length: int, masked: bool, width: int) -> Callable[..., None]:
         make = self._tick.compiled if self.compiled else self._tick.steps

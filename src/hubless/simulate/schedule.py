@@ -10,6 +10,7 @@ import heapq
 import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +66,23 @@ class Schedule:
         kept = different[(times > 1) | (different == taken.max(initial=0))]
         return np.asarray(kept[np.searchsorted(kept, taken)])
 
+    def padded(self, multiple: int) -> Schedule:
+        """The same, with ticks at the end on which all lanes idle, up to a multiple."""
+        more = -self.ticks % multiple
+
+        def pad(array: NDArray[Any], value: float = 0) -> NDArray[Any]:
+            filling = np.full((more, *array.shape[1:]), value, array.dtype)
+            return np.concatenate([array, filling])
+
+        return Schedule(
+            pad(self.rows),
+            pad(self.shares),
+            pad(self.step),
+            pad(self.client, -1),
+            pad(self.begins),
+            pad(self.ends),
+        )
+
     def stretches(self) -> Iterator[tuple[int, int]]:
         """Runs of ticks within which no client begins after the first nor ends before the last."""
         if not self.ticks:
@@ -76,14 +94,25 @@ class Schedule:
 
 
 def lay_out(
-    population: Population, clients: Ints, recipe: Recipe, lanes: int, seed: int, round: int
+    population: Population,
+    clients: Ints,
+    recipe: Recipe,
+    lanes: int,
+    seed: int,
+    round: int,
+    *,
+    gathered: bool = False,
 ) -> Schedule:
     """The schedule of these clients' training, on so many lanes.
 
-    How a client's examples are shuffled depends on the seed, the round and the client alone.
+    How a client's examples are shuffled depends on the seed, the round and the client alone. Rows
+    are the population's, or those of these clients' examples alone where they were `gathered`.
     """
     begun = population.offsets[clients]
     sizes = population.offsets[clients + 1] - begun
+    there, examples = population.rows, population.examples
+    if gathered:
+        begun, there, examples = np.cumsum(sizes) - sizes, None, int(sizes.sum())
     steps = recipe.steps_for(sizes)
     per_epoch = np.ones_like(sizes) if recipe.batch is None else -(-sizes // recipe.batch)
     most = sizes.max(initial=1, keepdims=True)
@@ -114,7 +143,8 @@ def lay_out(
     who = owner[pair]
     example = place
     if recipe.shuffle:
-        drawn = rng.keys(seed, "shuffle", round, clients[who], epoch[pair], place)
+        drawn = rng.keys(seed, "shuffle", round, clients[owner], epoch)
+        drawn = rng.further(drawn[pair], place)
         order = np.argsort((pair.astype(np.uint64) << np.uint64(40)) | (drawn >> np.uint64(24)))
         example = place[order]
     batch = sizes[who] if recipe.batch is None else recipe.batch
@@ -124,13 +154,13 @@ def lay_out(
     at = begin[who] + number * per_step[who] + (inner if recipe.batch is None else 0)
     share = 1.0 / np.minimum(batch, sizes[who] - (place // batch) * batch)
     # what fills a batch up must be the client's own: another's may not even be finite
-    own = np.minimum(begun[client], population.examples - 1)
-    own = own if population.rows is None else population.rows[own]
+    own = np.minimum(begun[client], examples - 1)
+    own = own if there is None else there[own]
     rows = np.repeat(own[:, :, None], width, 2)
     shares = np.zeros((ticks, lanes, width), np.float32)
     spot = (at[kept], lane[who[kept]], slot[kept])
     chosen = (begun[who] + example)[kept]
-    rows[spot] = chosen if population.rows is None else population.rows[chosen]
+    rows[spot] = chosen if there is None else there[chosen]
     shares[spot] = share[kept]
     return Schedule(rows, shares, step, client, begins, ends)
 

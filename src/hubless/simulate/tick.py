@@ -58,7 +58,7 @@ class Tick:
         task = replace(work.task, module=self.module)
         self._gradient = lane_gradient(task, work.recipe, self.module, names, lanes, self.factors)
         self._device = device
-        self._compiled: dict[tuple[int, bool, int], Steps] = {}
+        self._compiled: dict[tuple[int, bool, int, bool], Steps] = {}
 
     @classmethod
     def shared(cls, work: Work, device: torch.device, lanes: int) -> Tick:
@@ -120,12 +120,48 @@ class Tick:
 
         return steps
 
-    def compiled(self, length: int, masked: bool, width: int) -> Steps:
+    def flow(self, length: int, masked: bool, width: int) -> Steps:
+        """The same, where clients may begin and end at any tick; losses are told tick by tick."""
+        tick = self.steps(1, masked, width)
+
+        def flow(
+            params: list[Tensor],
+            slots: list[Slots],
+            sums: list[Tensor],
+            losses: Tensor,
+            anchors: list[Tensor],
+            lr: Tensor,
+            data: dict[str, Tensor],
+            rows: Tensor,
+            shares: Tensor,
+            step: Tensor,
+            begins: Tensor,
+            weights: Tensor,
+            totals: list[Tensor],
+        ) -> None:
+            cleared = [*(s for held in slots for s in held), *sums]
+            for i in range(length):
+                for p, a in zip(params, anchors, strict=True):
+                    p.copy_(torch.where(per_lane(begins[i], p), a, p))
+                for array in cleared:
+                    array.masked_fill_(per_lane(begins[i], array), 0.0)
+                at = slice(i, i + 1)
+                given = (rows[at], shares[at], step[at])
+                tick(params, slots, sums, losses[i], anchors, lr, data, *given)
+                for total, p in zip(totals, params, strict=True):
+                    weight = per_lane(weights[i], p)
+                    # what has not ended need not be finite, and zero times that is not zero
+                    total.add_((torch.where(weight == 0, 0.0, p) * weight).sum(0))
+
+        return flow
+
+    def compiled(self, length: int, masked: bool, width: int, *, flowing: bool = False) -> Steps:
         """The same, compiled when it is first called."""
-        key = (length, masked, width)
+        key = (length, masked, width, flowing)
         if key not in self._compiled:
             _compile_here(self._device)
-            steps: Any = self.steps(length, masked, width)
+            make = self.flow if flowing else self.steps
+            steps: Any = make(length, masked, width)
             # of the same code no more than eight may be compiled
             steps.__code__ = steps.__code__.replace()
             steps = torch.compile(steps, dynamic=False, fullgraph=True)

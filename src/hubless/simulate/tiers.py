@@ -12,17 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from hubless.simulate.dual import Dual
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.schedule import CHUNK, Costs, cost_in_one, tiers
 from hubless.simulate.single import Single, take_single_step
 from hubless.simulate.work import Cohort, Ints, Learned, Running, Work
+from hubless.train.dual import DualTask
 
 _WORTH = 0.75
 """Who takes a single step is run apart where that costs no more than this share of running all."""
 
 
 class Tiers:
-    """Lanes of several numbers over the same data, each made when it is first needed."""
+    """Lanes of several numbers over the same data, each made when it is first needed.
+
+    With a layer in dual coordinates where a task is given that has it there.
+    """
 
     def __init__(
         self,
@@ -32,10 +37,11 @@ class Tiers:
         lanes: int,
         *,
         compiled: bool = False,
+        dual: DualTask | None = None,
     ) -> None:
         self.work, self.data, self.device = work, data, device
-        self.lanes, self.compiled = lanes, compiled
-        self._of: dict[int, Lanes] = {}
+        self.lanes, self.compiled, self.dual = lanes, compiled, dual
+        self._of: dict[int, Running] = {}
         self._single: Single | None = None
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
@@ -89,9 +95,11 @@ class Tiers:
             self._single = Single(self.work, self.data, self.device, examples)
         return self._single
 
-    def _on(self, lanes: int) -> Lanes:
+    def _on(self, lanes: int) -> Running:
         if lanes not in self._of:
-            self._of[lanes] = Lanes(
-                self.work, self.data, self.device, lanes, compiled=self.compiled
-            )
+            given = (self.work, self.data, self.device, lanes)
+            if self.dual is None:
+                self._of[lanes] = Lanes(*given, compiled=self.compiled)
+            else:
+                self._of[lanes] = Dual(*given, self.dual, compiled=self.compiled)
         return self._of[lanes]

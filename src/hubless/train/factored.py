@@ -133,7 +133,7 @@ def factored(module: nn.Module, task: Task, recipe: Recipe, steps: int, batch: B
     `steps` is how many a client takes at most. `batch` is a few examples: on them it is checked
     that a layer's weight is used by the layer alone, once, which tied weights are not.
     """
-    names = [n for n in factorable(module, recipe, steps) if _is_used_once(module, n, task, batch)]
+    names = [n for n in factorable(module, recipe, steps) if is_used_once(module, n, task, batch)]
     half = torch.bfloat16 if recipe.precision == "bfloat16" else torch.float32
     for name in names:
         part = module.get_submodule(name)
@@ -144,7 +144,7 @@ def factored(module: nn.Module, task: Task, recipe: Recipe, steps: int, batch: B
     return names
 
 
-def _is_used_once(module: nn.Module, name: str, task: Task, batch: Batch) -> bool:
+def is_used_once(module: nn.Module, name: str, task: Task, batch: Batch) -> bool:
     """Whether a layer is called once, on one row per example, and its weight used nowhere else."""
     layer = cast(nn.Linear, module.get_submodule(name))
     calls: list[Tensor] = []

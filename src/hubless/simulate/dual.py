@@ -1,0 +1,140 @@
+"""Lanes with a layer in dual coordinates: what no step needs to look at is done for all at once."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from hubless.simulate.lanes import Lanes
+from hubless.simulate.work import Cohort, Ints, Learned, Work
+from hubless.train.dual import GIVEN, DualTask, seen_by, within
+from hubless.train.products import product
+
+_AT_ONCE = 8 << 20
+"""So many numbers of clients' inputs are looked at together, unless lanes have more."""
+_REMEMBERED = 256 << 20
+"""Bytes of clients' products with themselves that are kept from round to round."""
+
+
+class Dual:
+    """Trains clients as lanes do; `task` is the work's own with a layer in dual coordinates."""
+
+    def __init__(
+        self,
+        work: Work,
+        data: Mapping[str, Tensor],
+        device: torch.device,
+        lanes: int,
+        task: DualTask,
+        *,
+        compiled: bool = False,
+    ) -> None:
+        self.work, self.data, self.lanes = work, data, lanes
+        self._name, self._weight = task.module.name, within(task.module.name, "weight")
+        self._module = copy.deepcopy(work.task.module).train()
+        self._inner = replace(work, task=task)
+        (self._moved,) = (p for p in self._inner.layout.places if p.name == task.module.moved)
+        self._lanes = Lanes(self._inner, {}, device, lanes, compiled=compiled, gathered=True)
+        self._products: dict[int, Tensor] = {}
+        self._remembered = 0
+
+    def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
+        """Train a cohort from these params."""
+        with torch.no_grad():
+            parts = [self._run(params, part, each) for part in self._parts(cohort)]
+        losses = torch.cat([part.losses for part in parts])
+        if each:
+            return Learned(None, torch.cat([cast(Tensor, part.each) for part in parts]), losses)
+        total = cast(Tensor, parts[0].total)
+        for part in parts[1:]:
+            total += cast(Tensor, part.total)
+        return Learned(total, None, losses)
+
+    def _parts(self, cohort: Cohort) -> Iterator[Cohort]:
+        """As many clients at a time as there is room for, and no lane idles that need not."""
+        weight = next(p for p in self.work.layout.places if p.name == self._weight)
+        room = _AT_ONCE // (weight.shape[1] * self._moved.shape[0])
+        room = max(room // self.lanes, 1) * self.lanes
+        for start in range(0, max(len(cohort.clients), 1), room):
+            yield cohort.part(np.arange(start, min(start + room, len(cohort.clients))))
+
+    def _run(self, params: Tensor, cohort: Cohort, each: bool) -> Learned:
+        work, arrays = self.work, self.work.layout.named(params)
+        rows, sizes = work.rows_of(cohort.clients)
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        first = np.cumsum(sizes) - sizes
+        place = torch.from_numpy(np.arange(len(rows)) - first[owner])
+        chosen = torch.from_numpy(rows)
+        batch = {name: column.index_select(0, chosen) for name, column in self.data.items()}
+        seen = seen_by(self._name, work.task, self._module, batch)
+        base = product(seen, arrays[self._weight])
+        given = (base, self._rows(seen, cohort.clients, sizes, first), place)
+        self._lanes.look_at({**batch, **dict(zip(GIVEN, given, strict=True))})
+        learned = self._lanes.run(self._start(arrays), cohort, each=True)
+        kept = cast(Tensor, learned.each)
+        moved = kept[:, self._moved.start : self._moved.stop].view(-1, *self._moved.shape)
+        if each:
+            whole = self._each(kept, arrays[self._weight], moved, seen, sizes, first)
+            return Learned(None, whole, learned.losses)
+        # who has no examples has learned nothing, and counts for nothing
+        weights = torch.from_numpy(np.where(sizes > 0, cohort.weights, 0.0).astype(np.float32))
+        total = torch.empty(work.layout.size)
+        totals, others = work.layout.named(total), self._inner.layout.named(weights @ kept)
+        steps = (moved * weights[:, None, None]).flatten(0, 1)
+        if len(steps) > len(seen):
+            # what is beyond a client's examples is nobody's
+            steps = steps[torch.from_numpy(owner) * self._moved.shape[0] + place]
+        for name, array in totals.items():
+            if name == self._weight:
+                found = product(steps.t(), seen.t())
+                torch.add(found, arrays[name], alpha=float(weights.sum()), out=array)
+            else:
+                array.copy_(others[f"module.{name}"])
+        return Learned(total, None, learned.losses)
+
+    def _start(self, arrays: Mapping[str, Tensor]) -> Tensor:
+        """Where lanes begin: nothing has moved."""
+        start = torch.zeros(self._inner.layout.size)
+        for name, array in self._inner.layout.named(start).items():
+            if name != self._moved.name:
+                array.copy_(arrays[name.removeprefix("module.")])
+        return start
+
+    def _each(
+        self, kept: Tensor, weight: Tensor, moved: Tensor, seen: Tensor, sizes: Ints, first: Ints
+    ) -> Tensor:
+        """Every client's params, written out."""
+        whole = torch.zeros(len(sizes), self.work.layout.size)
+        others = {place.name: place for place in self._inner.layout.places}
+        for place in self.work.layout.places:
+            into = whole[:, place.start : place.stop]
+            if place.name != self._weight:
+                there = others[f"module.{place.name}"]
+                into.copy_(kept[:, there.start : there.stop])
+                continue
+            for i in np.flatnonzero(sizes).tolist():
+                mine = seen[first[i] : first[i] + sizes[i]]
+                learned = product(moved[i, : sizes[i]].t(), mine.t())
+                into[i].copy_((weight + learned).flatten())
+        return whole
+
+    def _rows(self, seen: Tensor, clients: Ints, sizes: Ints, first: Ints) -> Tensor:
+        """Each example's products with all examples of its client."""
+        tables = []
+        for client, size, at in zip(clients.tolist(), sizes.tolist(), first.tolist(), strict=True):
+            table = self._products.get(client)
+            if table is None:
+                mine = seen[at : at + size]
+                table = functional.pad(product(mine, mine), (0, self._moved.shape[0] - size))
+                if self._remembered + table.nbytes <= _REMEMBERED:
+                    self._remembered += table.nbytes
+                    self._products[client] = table
+            tables.append(table)
+        return torch.cat(tables)
