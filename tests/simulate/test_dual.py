@@ -16,9 +16,9 @@ from hubless.data.population import Population
 from hubless.errors import TaskError
 from hubless.simulate import dual
 from hubless.simulate.callbacks import Checkpoint
+from hubless.simulate.clock import Buffered, Devices
 from hubless.simulate.engine import Local, LocalExecutor, Plan, Tuning
 from hubless.simulate.work import Learned, Work
-from hubless.train.dual import dual_layer
 from hubless.train.optimizers import SGD, Adam
 from hubless.train.products import product
 from hubless.train.recipe import Recipe
@@ -64,6 +64,18 @@ class Frozen(nn.Module):
         return self.head(self.features(x).relu())
 
 
+class Gated(nn.Module):
+    """What a trained layer says decides what the next one sees, and no gradient tells of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.head = nn.Linear(FEATURES, 40), nn.Linear(40, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate = self.gate(x.detach() * 1.0)
+        return self.head((gate > 0).float()) + gate[:, :3]
+
+
 class Between(nn.Module):
     """Something happens to the data before a layer sees them."""
 
@@ -73,6 +85,10 @@ class Between(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.linear(self.how(x))
+
+
+def normalised(x: Tensor) -> Tensor:
+    return nn.functional.batch_norm(x, None, None, training=True)
 
 
 class Twice(nn.Module):
@@ -102,7 +118,6 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
         nn.Dropout(0.0),
         nn.Linear(9, 3),
     ),
-    "frozen features": Frozen,
 }
 
 
@@ -119,8 +134,8 @@ def in_dual(this: Work, lanes: int = 3, *, each: bool = False) -> Learned:
 
 
 def layer_of(this: Work) -> str | None:
-    most = int(this.population.sizes.max())
-    return dual_layer(this.task, this.recipe, this.sample(executor(this).data, 4), most)
+    found = executor(this).dual
+    return None if found is None else found.module.sight.layer
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])
@@ -181,6 +196,11 @@ def test_data_may_be_prepared_and_given_by_name() -> None:
         (lambda: nn.Sequential(nn.Dropout(0.5), nn.Linear(FEATURES, 3)), SGD_RECIPE),
         (lambda: Between(lambda x: x + torch.randn_like(x)), SGD_RECIPE),
         (lambda: Between(lambda x: x - x.mean(0)), SGD_RECIPE),
+        (lambda: Between(lambda x: x.clamp(-99, 99)), SGD_RECIPE),
+        (lambda: Between(lambda x: x.mul_(1.0)), SGD_RECIPE),
+        (lambda: Between(normalised), SGD_RECIPE),
+        (Frozen, SGD_RECIPE),
+        (Gated, SGD_RECIPE),
         (Twice, SGD_RECIPE),
         (lambda: nn.Sequential(nn.LayerNorm(FEATURES), nn.Linear(FEATURES, 3)), SGD_RECIPE),
         (lambda: nn.Linear(FEATURES, 3), Recipe(Adam(0.1), batch=4)),
@@ -193,6 +213,11 @@ def test_data_may_be_prepared_and_given_by_name() -> None:
         "dropout before",
         "noise before",
         "examples mixed before",
+        "clamped before",
+        "changed in place before",
+        "fails on one example",
+        "frozen features",
+        "gates",
         "called twice",
         "trained before",
         "Adam",
@@ -216,7 +241,7 @@ def test_clients_with_more_examples_than_there_are_inputs_are_too_large() -> Non
     assert layer_of(job(nn.Linear(FEATURES, 3), population=people((25, 2), FEATURES))) is None
 
 
-def test_buffers_may_be_what_the_data_are_scaled_by() -> None:
+def test_nothing_with_buffers_is_as_they_may_be_what_data_are_scaled_by() -> None:
     class Scaled(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -259,6 +284,69 @@ def test_what_is_not_finite_stays_with_its_client() -> None:
     )
     finite = torch.isfinite(in_dual(this).losses)
     assert finite.tolist() == [client != 3 for client in EVERYBODY]
+
+
+@pytest.mark.parametrize("each", [False, True])
+def test_a_cohort_may_have_nobody_or_nobody_with_examples(each: bool) -> None:
+    this = job(nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 3)))
+    runner = executor(this)
+    runner.adopt(Plan(2, dual=True))
+    start = this.layout.flatten(this.task.module)
+    for clients in ([], [2, 7]):
+        learned = runner.run(start, cohort_of(clients, this.population), each=each)
+        found = learned.each if each else learned.total
+        assert found is not None
+        assert found.shape == ((len(clients), this.layout.size) if each else (this.layout.size,))
+        assert not found.any()
+        assert learned.losses.tolist() == [0.0] * len(clients)
+
+
+@pytest.mark.parametrize("how", ["few in a round", "one at a time"])
+def test_more_processes_than_clients(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Local, "plan", lambda *_: Plan(2, processes=2, dual=True))
+    task, population = Task(mlp(features=FEATURES)), people(features=FEATURES)
+    options: dict[str, Any] = {"task": task, "population": population, "engine": Local()}
+    if how == "few in a round":
+        ran = simulation(**options, cohort=1)
+    else:
+        ran = simulation(**options, pace=Buffered(concurrency=4, buffer=1), devices=Devices())
+    ran.run(rounds=5)
+    assert ran.round == 5
+
+
+def test_data_that_are_prepared_by_chance_or_together_are_not_known_beforehand() -> None:
+    def noisy(batch: Batch) -> Batch:
+        return {**batch, "x": batch["x"] + torch.randn_like(batch["x"])}
+
+    def flipped(batch: Batch) -> Batch:
+        return {**batch, "x": batch["x"] * (1 if np.random.rand() < 0.5 else -1)}
+
+    def centred(batch: Batch) -> Batch:
+        return {**batch, "x": batch["x"] - batch["x"].mean(0)}
+
+    def halved(batch: Batch) -> Batch:
+        return {**batch, "x": batch["x"] / 2}
+
+    np.random.seed(0)
+    found = [layer_of(job(nn.Linear(FEATURES, 3), prepare=p)) for p in (noisy, flipped, centred)]
+    assert found == [None] * 3
+    assert layer_of(job(nn.Linear(FEATURES, 3), prepare=halved)) == ""
+
+
+def test_what_was_remembered_of_another_task_is_measured_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not all that decides whether a layer can be in dual coordinates can be told by its name."""
+    monkeypatch.setenv("HUBLESS_CACHE", str(tmp_path))
+    monkeypatch.setattr(Tuning, "best", lambda self: Plan(2, dual=self.executor.dual is not None))
+
+    class Own(Task):
+        """Somebody's own kind of task."""
+
+    module, population = mlp(features=FEATURES), people(features=FEATURES)
+    for task, possible in ((Task(module), True), (Own(module), False)):
+        runner = executor(work(task, population, SGD_RECIPE))
+        assert Local(processes=1).plan(runner, 4, 10).dual == possible
 
 
 def test_the_faster_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import cast
@@ -14,11 +13,11 @@ from torch.nn import functional
 
 from hubless.simulate.lanes import Lanes
 from hubless.simulate.work import Cohort, Ints, Learned, Work
-from hubless.train.dual import GIVEN, DualTask, seen_by, within
+from hubless.train.dual import GIVEN, DualTask
 from hubless.train.products import product
 
 _AT_ONCE = 8 << 20
-"""So many numbers of clients' inputs are looked at together, unless lanes have more."""
+"""So many numbers are held of clients that are looked at together, unless lanes have more."""
 _REMEMBERED = 256 << 20
 """Bytes of clients' products with themselves that are kept from round to round."""
 
@@ -36,12 +35,16 @@ class Dual:
         *,
         compiled: bool = False,
     ) -> None:
-        self.work, self.data, self.lanes = work, data, lanes
-        self._name, self._weight = task.module.name, within(task.module.name, "weight")
-        self._module = copy.deepcopy(work.task.module).train()
+        self.work, self.data = work, data
+        self._sight = task.module.sight
         self._inner = replace(work, task=task)
-        (self._moved,) = (p for p in self._inner.layout.places if p.name == task.module.moved)
+        places = {place.name: place for place in self._inner.layout.places}
+        self._moved = places[task.module.moved_name]
         self._lanes = Lanes(self._inner, {}, device, lanes, compiled=compiled, gathered=True)
+        # no lane idles that need not
+        weight = work.task.module.get_parameter(self._sight.weight)
+        each = self._inner.layout.size + self._moved.shape[0] * weight.shape[1]
+        self._at_once = max(_AT_ONCE // each // lanes, 1) * lanes
         self._products: dict[int, Tensor] = {}
         self._remembered = 0
 
@@ -58,43 +61,45 @@ class Dual:
         return Learned(total, None, losses)
 
     def _parts(self, cohort: Cohort) -> Iterator[Cohort]:
-        """As many clients at a time as there is room for, and no lane idles that need not."""
-        weight = next(p for p in self.work.layout.places if p.name == self._weight)
-        room = _AT_ONCE // (weight.shape[1] * self._moved.shape[0])
-        room = max(room // self.lanes, 1) * self.lanes
-        for start in range(0, max(len(cohort.clients), 1), room):
-            yield cohort.part(np.arange(start, min(start + room, len(cohort.clients))))
+        """As many clients at a time as there is room for."""
+        count = len(cohort.clients)
+        for start in range(0, max(count, 1), self._at_once):
+            yield cohort.part(np.arange(start, min(start + self._at_once, count)))
 
     def _run(self, params: Tensor, cohort: Cohort, each: bool) -> Learned:
         work, arrays = self.work, self.work.layout.named(params)
         rows, sizes = work.rows_of(cohort.clients)
+        if not len(rows):
+            nothing = torch.zeros(len(sizes) if each else 1, work.layout.size)
+            total, kept = (None, nothing) if each else (nothing[0], None)
+            return Learned(total, kept, torch.zeros(len(sizes)))
         owner = np.repeat(np.arange(len(sizes)), sizes)
         first = np.cumsum(sizes) - sizes
         place = torch.from_numpy(np.arange(len(rows)) - first[owner])
         chosen = torch.from_numpy(rows)
         batch = {name: column.index_select(0, chosen) for name, column in self.data.items()}
-        seen = seen_by(self._name, work.task, self._module, batch)
-        base = product(seen, arrays[self._weight])
-        given = (base, self._rows(seen, cohort.clients, sizes, first), place)
+        seen = work.task.prepared(batch)[self._sight.column].flatten(1)
+        weight = arrays[self._sight.weight]
+        given = (product(seen, weight), self._rows(seen, cohort.clients, sizes, first), place)
         self._lanes.look_at({**batch, **dict(zip(GIVEN, given, strict=True))})
         learned = self._lanes.run(self._start(arrays), cohort, each=True)
-        kept = cast(Tensor, learned.each)
-        moved = kept[:, self._moved.start : self._moved.stop].view(-1, *self._moved.shape)
+        come_to = cast(Tensor, learned.each)
+        moved = come_to[:, self._moved.start : self._moved.stop].view(-1, *self._moved.shape)
         if each:
-            whole = self._each(kept, arrays[self._weight], moved, seen, sizes, first)
+            whole = self._each(come_to, weight, moved, seen, sizes, first)
             return Learned(None, whole, learned.losses)
         # who has no examples has learned nothing, and counts for nothing
         weights = torch.from_numpy(np.where(sizes > 0, cohort.weights, 0.0).astype(np.float32))
-        total = torch.empty(work.layout.size)
-        totals, others = work.layout.named(total), self._inner.layout.named(weights @ kept)
         steps = (moved * weights[:, None, None]).flatten(0, 1)
         if len(steps) > len(seen):
             # what is beyond a client's examples is nobody's
             steps = steps[torch.from_numpy(owner) * self._moved.shape[0] + place]
-        for name, array in totals.items():
-            if name == self._weight:
-                found = product(steps.t(), seen.t())
-                torch.add(found, arrays[name], alpha=float(weights.sum()), out=array)
+        total = torch.empty(work.layout.size)
+        others = self._inner.layout.named(weights @ come_to)
+        for name, array in work.layout.named(total).items():
+            if name == self._sight.weight:
+                learnt = product(steps.t(), seen.t())
+                torch.add(learnt, weight, alpha=float(weights.sum()), out=array)
             else:
                 array.copy_(others[f"module.{name}"])
         return Learned(total, None, learned.losses)
@@ -115,7 +120,7 @@ class Dual:
         others = {place.name: place for place in self._inner.layout.places}
         for place in self.work.layout.places:
             into = whole[:, place.start : place.stop]
-            if place.name != self._weight:
+            if place.name != self._sight.weight:
                 there = others[f"module.{place.name}"]
                 into.copy_(kept[:, there.start : there.stop])
                 continue

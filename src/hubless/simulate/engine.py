@@ -30,7 +30,7 @@ from hubless.simulate.single import take_single_step
 from hubless.simulate.tiers import Tiers
 from hubless.simulate.valuing import Valuing
 from hubless.simulate.work import Cohort, Engine, Ints, Learned, Running, Work, to_tensors
-from hubless.train.dual import DualTask, dual_layer, within
+from hubless.train.dual import DualTask, dual_layer
 from hubless.train.factored import factorable
 
 logger = logging.getLogger("hubless")
@@ -110,7 +110,9 @@ class Local:
         if self.lanes != "auto" and self.compiled != "auto":
             return Plan(self.lanes, self.compiled, processes)
         note = _Note(executor, self, cohort, rounds)
-        if (known := note.read()) is not None:
+        known = note.read()
+        # not all that dual coordinates hang on can be read off a task
+        if known is not None and (not known.dual or executor.dual is not None):
             return replace(known, processes=processes)
         plan = Tuning(executor, self, cohort, rounds, processes).best()
         note.write(plan)
@@ -158,8 +160,12 @@ class LocalExecutor:
         work, most = self.work, int(self.work.population.sizes.max(initial=1))
         if self.device.type != "cpu" or self.alone:
             return None
-        name = dual_layer(work.task, work.recipe, work.sample(self.data, 4), most)
-        return None if name is None else DualTask.of(work.task, name, most)
+        try:
+            sight = dual_layer(work.task, work.recipe, work.sample(self.data, 4), most)
+        except Exception as error:
+            logger.info("not tried in dual coordinates: %s", error)
+            return None
+        return None if sight is None else DualTask.of(work.task, sight, most)
 
     def describe(self) -> Mapping[str, Any]:
         return {**asdict(self.plan), "device": str(self.device)}
@@ -333,8 +339,8 @@ class Tuning:
             return 0
         if self.wanted.lanes != "auto":
             return self.wanted.lanes
-        weight = self.executor.work.task.module.get_parameter(within(task.module.name, "weight"))
-        moved = task.module.get_parameter(task.module.moved)
+        weight = self.executor.work.task.module.get_parameter(task.module.sight.weight)
+        moved = task.module.get_parameter(task.module.moved_name)
         lanes = self._cpu_lanes(weight.numel() - moved.numel())
         return lanes if lanes > 1 else 0
 

@@ -29,7 +29,7 @@ _LONGEST_UNROLL = 16
 _ALIKE = 0.9
 """Where fewer than this share of clients take equally many steps, some client begins or ends at
 almost every tick."""
-_FLOW = 8
+_FLOW = 4
 """So many ticks are one call then."""
 _FEW = 8
 """So many lanes are begun and added up one by one, which takes fewer kernels."""
@@ -70,6 +70,7 @@ class Lanes:
         if compiled:
             self._tick = Tick.shared(work, device, lanes)
         elif gathered:
+            # there is nothing yet to try factors on
             self._tick = Tick(work, device, lanes)
         else:
             weights = work.layout.named(self._global)
@@ -186,7 +187,7 @@ class Lanes:
     def _flow(self, orders: _Orders, totals: Sequence[Tensor], losses: Tensor) -> None:
         """Take all steps, clients beginning and ending on the way."""
         schedule = orders.schedule
-        masked, width = bool(orders.masks.any()), schedule.rows.shape[2]
+        masked, width = self.work.recipe.batch is None, schedule.rows.shape[2]
         program = self._tick.compiled(_FLOW, masked, width, flowing=True)
         begins = torch.from_numpy(schedule.begins)
         weights = torch.from_numpy(np.where(schedule.ends, orders.weights, np.float32(0.0)))

@@ -82,8 +82,13 @@ class Tiers:
         return [(self._on(lanes), part) for lanes, part in parts]
 
     def _tiers(self, sizes: Ints) -> tuple[list[tuple[int, Ints]], float]:
-        if self.lanes == 1 or (self.compiled and self.device.type == "cpu"):
-            # compiling for another number of lanes takes longer than it saves
+        if (
+            self.lanes == 1
+            or self.dual is not None
+            or (self.compiled and self.device.type == "cpu")
+        ):
+            # compiling for another number of lanes takes longer than it saves, and products that
+            # are remembered would be remembered for each
             cost = Costs(sizes, self.work.recipe, full=self.compiled).of(self.lanes)
             return [(self.lanes, np.arange(len(sizes)))], cost
         return tiers(sizes, self.work.recipe, self.lanes, coarse=self.compiled)
