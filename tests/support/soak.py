@@ -28,6 +28,7 @@ from hubless import events
 from hubless.errors import QuorumMissed
 from hubless.federate import layout
 from hubless.federate.asynchronous import Asynchronous
+from hubless.federate.averaging import OUTRUN
 from hubless.federate.layout import Incarnation, Posted
 from hubless.store.base import Entry
 
@@ -208,7 +209,9 @@ class Member:
             ranks = {peer: [str(seen[peer][0]), seen[peer][1]] for peer in event.peers}
             self._note("pulled", peers=dict(event.peers), ranks=ranks)
         elif isinstance(event, events.RefusedUpdate):
-            self._note("refused", reason=f"{event.key}: {event.reason}")
+            # who reads slowly, on a busy machine, leaves out what is replaced meanwhile
+            kind = "outrun" if event.reason == OUTRUN else "refused"
+            self._note(kind, reason=f"{event.key}: {event.reason}")
         elif isinstance(event, events.Offline):
             self._note("offline", reason=event.reason)
         elif isinstance(event, (events.Late, events.Closed)):
@@ -634,6 +637,7 @@ def soak(
         "looks": auditor.looks,
         "blind": auditor.blind,
         "offline": len(ledger.offline),
+        "outrun": ledger.counts["outrun"],
         "results": len(ledger.results),
         **({} if mode == "sync" else _spread(errors)),
         **({} if front is None else front.counts),

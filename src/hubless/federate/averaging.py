@@ -27,7 +27,8 @@ from hubless.store.base import Store
 from hubless.strategy.base import Strategy
 
 _RENEWALS = 3
-
+OUTRUN = "it was replaced faster than it could be read, and waits until next time"
+"""Why an update is left out that nothing is wrong with."""
 
 Number = TypeVar("Number", int, float)
 
@@ -95,8 +96,7 @@ def average(
             if client in newest and renewals[client] <= _RENEWALS:
                 included.append(newest[client])
             elif client in newest:
-                reason = "it was replaced faster than it could be read, and waits until next time"
-                (miss or refuse)(Refused(client, missing.key, reason))
+                (miss or refuse)(Refused(client, missing.key, OUTRUN))
         except StoreError as error:
             store.list(layout.UPDATES)  # raises if it is the store, and not this one object
             client = next((p.client for p in included if p.key == error.key), "")
