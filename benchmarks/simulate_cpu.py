@@ -28,8 +28,9 @@ PEERS = Path(__file__).resolve().parent / "peers"
 sys.path.insert(0, str(PEERS))
 import environments  # noqa: E402
 
-ROUNDS = {"logreg": 20, "logreg_unequal": 20, "logreg_small": 20, "mlp": 10, "cnn": 1, "lstm": 4}
-"""Rounds per turn: about a second's worth."""
+ROUNDS = {"logreg": 60, "logreg_unequal": 60, "logreg_small": 60, "mlp": 20, "cnn": 1, "lstm": 4}
+"""Rounds per turn: some seconds' worth for the slowest, and for the fastest enough that the median
+is not of rounds that find another contender's data in the cache."""
 CONTENDERS = {
     "logreg": ["hubless", "pfl", "sequential", "flower"],
     "mlp": ["hubless", "pfl", "sequential", "flower"],
