@@ -1,7 +1,7 @@
 """Products of large matrices on a CPU, by whichever library is the faster one there.
 
-torch leaves products of float32 to MKL, which keeps to AVX2 on processors that are not Intel's:
-where these have AVX-512, oneDNN takes less than half the time.
+torch leaves products of float32 to MKL, which keeps to AVX2 on AMD's processors: where these have
+AVX-512, oneDNN takes less than half the time.
 """
 
 from __future__ import annotations
