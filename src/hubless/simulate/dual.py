@@ -98,8 +98,8 @@ class Dual:
         others = self._inner.layout.named(weights @ come_to)
         for name, array in work.layout.named(total).items():
             if name == self._sight.weight:
-                learnt = product(steps.t(), seen.t())
-                torch.add(learnt, weight, alpha=float(weights.sum()), out=array)
+                found = product(steps.t(), seen.t())
+                torch.add(found, weight, alpha=float(weights.sum()), out=array)
             else:
                 array.copy_(others[f"module.{name}"])
         return Learned(total, None, learned.losses)
