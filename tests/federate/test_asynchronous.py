@@ -11,7 +11,7 @@ import pytest
 import hubless
 from hubless import events
 from hubless.errors import StoreError
-from hubless.federate.layout import newest, parse_updates
+from hubless.federate.keys import newest, parse_updates
 from hubless.store.base import Bytes
 from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore

@@ -12,7 +12,7 @@ import pytest
 
 import hubless
 from hubless import errors, events
-from hubless.federate.layout import Incarnation, Posted
+from hubless.federate.keys import Incarnation, Posted
 from hubless.signature import Signature
 from hubless.store import codec
 from hubless.store.folder import FolderStore

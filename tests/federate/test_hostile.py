@@ -13,7 +13,7 @@ import hubless
 from hubless import events
 from hubless.cli import main
 from hubless.errors import FederationError, HublessError, ParamsError, QuorumMissed
-from hubless.federate.layout import Incarnation, Posted, plan_key
+from hubless.federate.keys import Incarnation, Posted, plan_key
 from hubless.signature import Signature
 from hubless.store import codec
 from hubless.store.folder import FolderStore

@@ -26,8 +26,8 @@ from hubless.errors import (
     QuorumMissed,
     SelectionError,
 )
-from hubless.federate.layout import Incarnation, Posted, newest, parse_updates, plan_key
-from hubless.federate.survey import survey
+from hubless.federate.keys import Incarnation, Posted, newest, parse_updates, plan_key
+from hubless.federate.outside.survey import survey
 from hubless.privacy.mechanisms import Count, Laplace, SparseVector
 from hubless.select import Active, Activity, AtMost, Heavy, OptimalSampling, RoundRobin, Uniform
 from hubless.select.roster import Roster, Selector

@@ -14,7 +14,7 @@ import pytest
 import hubless
 from hubless import events
 from hubless.errors import QuorumMissed
-from hubless.federate.rounds import parse_rounds
+from hubless.federate.rounds.plan import parse_rounds
 from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
 from hubless.store.metered import Metered

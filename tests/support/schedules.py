@@ -36,11 +36,11 @@ from numpy.typing import NDArray
 import hubless
 from hubless import events, signature
 from hubless.errors import AlreadyExists, NotFound, QuorumMissed, StoreError
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.federate.federation import KEPT_UPDATES, Federation
-from hubless.federate.layout import Incarnation, Plan, Posted
-from hubless.federate.rounds import parse_rounds
-from hubless.federate.synchronous import KEPT_ROUNDS
+from hubless.federate.keys import Incarnation, Posted
+from hubless.federate.rounds.complete import KEPT_ROUNDS
+from hubless.federate.rounds.plan import Plan, parse_rounds
 from hubless.rng import stream
 from hubless.select import Active, Activity, AtMost, Heavy, Refreshed, RoundRobin, Uniform
 from hubless.select.roster import Roster, Selector
@@ -213,7 +213,7 @@ class World:
 
     def put(self, who: str, key: str, body: bytes, create: bool, content: Content | None) -> None:
         held = self.backing._objects.get(key)
-        if self.sabotage == "create" and key.startswith(layout.ROUNDS):
+        if self.sabotage == "create" and key.startswith(keys.ROUNDS):
             create = False
         elif held and held[0] != body and (not create or "/slices-" in key) and key not in self.bad:
             raise self.fail(f"{who} writes {key} again, with other bytes")
@@ -447,7 +447,7 @@ class View(Store):
 
     def list(self, prefix: str) -> list[Entry]:
         entries = self._serve("list", prefix, lambda: self.world.backing.list(prefix))
-        if self.life.listing is None and prefix == layout.UPDATES:
+        if self.life.listing is None and prefix == keys.UPDATES:
             self.life.listing = entries
         return entries
 
@@ -461,7 +461,7 @@ class View(Store):
         life, world, rng = self.life, self.world, self.world.rng
         write = operation in ("put", "delete")
         # most operations are listings, but it is updates that must not be late, lost or come back
-        risk = 6 if write and layout.UPDATES in key else 1
+        risk = 6 if write and keys.UPDATES in key else 1
         life.pause(life.latency(risk))
         world.counts["operations"] += 1
         draw = rng.random()
@@ -567,7 +567,7 @@ class AsyncWorld(World):
         digest = self.signature.digest if known else "0123456789ab"
         nonce = Incarnation(1, "badbadba")
         examples = 3 if self.rng.random() < 0.95 else 10**400
-        self.put_bad(Posted(layout.UPDATES, MALLORY, sequence, nonce, examples, 0, digest))
+        self.put_bad(Posted(keys.UPDATES, MALLORY, sequence, nonce, examples, 0, digest))
         if sequence < 4:
             self.at(self.now + self.rng.uniform(0.1, 2.0), lambda: self.attack(sequence + 1))
 
@@ -672,8 +672,8 @@ class Oracle:
 
     def check_all_there(self, included: Sequence[str]) -> None:
         """Whoever has shown something new long enough to be read was taken in."""
-        listed = layout.parse_updates(self.life.listing or [])
-        for client, posted in layout.newest(listed).items():
+        listed = keys.parse_updates(self.life.listing or [])
+        for client, posted in keys.newest(listed).items():
             if client in (self.life.name, *included):
                 continue
             if client == MALLORY:
@@ -777,12 +777,12 @@ class SyncWorld(World):
         if number not in done:
             done.add(number)
             digest = "0123456789ab" if self.misspells else self.signature.digest
-            folder = f"{layout.round_folder(number)}updates/"
+            folder = f"{keys.round_folder(number)}updates/"
             nonce = Incarnation(1, "badbadba")
             self.put_bad(Posted(folder, MALLORY, sequence, nonce, 3, number, digest))
             if self.sabotage == "slices" and self.rng.random() < 0.2:
                 # in the place of a slice of the result: nobody but a signature could stop that
-                key = layout.slice_key(number, self.rng.randint(0, 1), self.rng.randint(0, 1))
+                key = keys.slice_key(number, self.rng.randint(0, 1), self.rng.randint(0, 1))
                 if key not in self.backing._objects:
                     self.backing.put(key, [self.rng.randbytes(200)])
                     self.bad.add(key)
@@ -792,7 +792,7 @@ class SyncWorld(World):
             self.at(again, lambda: self.attack(sequence + 1, done))
 
     def landed(self, key: str, body: bytes) -> None:
-        if key == layout.INITIAL:
+        if key == keys.INITIAL:
             self.initial = self.contents[key]
         rounds = parse_rounds([Entry(key, 0, 0.0)]) if key.endswith(".json") else {}
         for number, round_ in rounds.items():
@@ -801,7 +801,7 @@ class SyncWorld(World):
                 before = tuple(said["before"]) if said["before"] else None
                 plan = Plan(tuple(said["included"]), attempt, before)
                 plan = self.plans.setdefault((number, attempt), plan)
-                folder = layout.round_folder(number)
+                folder = keys.round_folder(number)
                 if not all(k.startswith(folder) for k in plan.included):
                     raise self.fail(f"{key} includes updates of another round")
 
@@ -859,7 +859,7 @@ class SyncWorld(World):
 
     def delivered(self) -> set[str]:
         """Whose update lies in the open round and looks like one."""
-        folder = layout.round_folder(self.open)
+        folder = keys.round_folder(self.open)
         there = {p.client for p in self.listed() if p.folder.startswith(folder)}
         return there - {MALLORY} if self.misspells else there
 
@@ -872,7 +872,7 @@ class SyncWorld(World):
             last = [e.round for e in life.heard if isinstance(e, events.Closed)]
             if last and last[-1] == self.rounds - 1:
                 old = [p for p in self.listed() if p.client == life.name]
-                limit = layout.round_folder(last[-1] - KEPT_ROUNDS)
+                limit = keys.round_folder(last[-1] - KEPT_ROUNDS)
                 newest = max((p.rank for p in old), default=None)
                 leftover = [p for p in old if p.folder[: len(limit)] <= limit and p.rank != newest]
                 if wrong := self.crowded(life, len(leftover) if last[-1] >= KEPT_ROUNDS else 0):
@@ -1106,10 +1106,10 @@ def repeatable(seed: int) -> Iterator[None]:
     logger.setLevel(logging.CRITICAL)
     try:
         with (
-            mock.patch("hubless.federate.layout.secrets", nonces),
-            mock.patch("hubless.federate.probe.secrets", nonces),
+            mock.patch("hubless.federate.keys.secrets", nonces),
+            mock.patch("hubless.federate.outside.probe.secrets", nonces),
             # here nobody races in threads, so that two racers show as much as eight
-            mock.patch("hubless.federate.probe._RACERS", 2),
+            mock.patch("hubless.federate.outside.probe._RACERS", 2),
             mock.patch.object(signature, "BLOCK_BYTES", _BLOCK_BYTES),
             # it depends on nothing but the entry, and is half of the work
             mock.patch.object(Posted, "parse", staticmethod(lru_cache(4096)(Posted.parse))),

@@ -26,10 +26,10 @@ import numpy as np
 import hubless
 from hubless import events
 from hubless.errors import QuorumMissed
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.federate.asynchronous import Asynchronous
 from hubless.federate.averaging import OUTRUN
-from hubless.federate.layout import Incarnation, Posted
+from hubless.federate.keys import Incarnation, Posted
 from hubless.store.base import Entry
 
 if TYPE_CHECKING:
@@ -412,8 +412,8 @@ class Auditor:
 
     def look(self, again: bool) -> dict[str, tuple[Rank, int]]:
         """Check what is listed, what was checked before only if `again`; each client's newest."""
-        listed = layout.parse_updates(self._direct.list())
-        newest = layout.newest(listed)
+        listed = keys.parse_updates(self._direct.list())
+        newest = keys.newest(listed)
         for client, posted in newest.items():
             before = self._newest.get(client)
             if before is not None and posted.rank < before:

@@ -46,7 +46,7 @@ def _open(options: argparse.Namespace) -> Store:
 
 
 def _ls(options: argparse.Namespace) -> int:
-    from hubless.federate.survey import survey
+    from hubless.federate.outside.survey import survey
 
     store = _open(options)
     agreement, members = survey(store)
@@ -67,7 +67,7 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
-    from hubless.federate.probe import examine
+    from hubless.federate.outside.probe import examine
     from hubless.store.reliable import Reliable
 
     store = _open(options)
@@ -96,7 +96,7 @@ def _check(options: argparse.Namespace) -> int:
 
 
 def _pull(options: argparse.Namespace) -> int:
-    from hubless.federate.survey import arrived_at
+    from hubless.federate.outside.survey import arrived_at
     from hubless.store import codec
 
     if options.output.is_dir():

@@ -216,7 +216,7 @@ def _load(model: Any, params: Mapping[str, Any]) -> None:
 
 def _wait_for_all(store: Any, epochs: int) -> None:
     """Let the slower sites finish, so that the last pull has everybody's last update."""
-    from hubless.federate.layout import UPDATES, newest, parse_updates
+    from hubless.federate.keys import UPDATES, newest, parse_updates
 
     until = time.monotonic() + 30
     while time.monotonic() < until:

@@ -7,7 +7,7 @@ import math
 from dataclasses import asdict, dataclass
 
 from hubless.errors import FederationError, HublessError, SignatureMismatch, UnknownVersion
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.signature import Signature
 from hubless.store.base import Store
 
@@ -88,7 +88,7 @@ class Agreement:
             version = document["hubless"]
         except _UNREADABLE:
             raise FederationError(
-                f"{where}/{layout.FEDERATION} is not a federation's record: choose another folder, "
+                f"{where}/{keys.FEDERATION} is not a federation's record: choose another folder, "
                 "or remove it"
             ) from None
         if version != FORMAT:
@@ -104,7 +104,7 @@ class Agreement:
             return cls(str(document["mode"]), signature, limit, strategy, slots, selecting)
         except (*_UNREADABLE, HublessError) as error:
             raise FederationError(
-                f"{where}/{layout.FEDERATION} is damaged ({error}): choose another folder"
+                f"{where}/{keys.FEDERATION} is damaged ({error}): choose another folder"
             ) from None
 
     def hold(self, mine: Agreement, where: str) -> None:
@@ -146,4 +146,4 @@ class Agreement:
 
 def read_agreement(store: Store) -> Agreement:
     """The agreement of the federation that lives in this store; NotFound where there is none."""
-    return Agreement.parse(store.get(layout.FEDERATION, _LARGEST), store.url)
+    return Agreement.parse(store.get(keys.FEDERATION, _LARGEST), store.url)

@@ -11,14 +11,14 @@ from typing import Literal
 
 from hubless import events
 from hubless.errors import FederationError, Refused
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.federate.averaging import Averaged, average
 from hubless.federate.federation import KEPT_UPDATES, Federation
-from hubless.federate.layout import Incarnation, Posted
-from hubless.federate.reduction import Flat, Local
-from hubless.federate.selection import Selection, listed_standings
+from hubless.federate.fold.source import Flat, Own
+from hubless.federate.keys import Incarnation, Posted
+from hubless.federate.picking.draw import Selection, listed_standings
+from hubless.federate.picking.report import Said
 from hubless.federate.terms import Terms
-from hubless.federate.valuing import Said
 from hubless.params import Array
 from hubless.signature import Block, Signature
 from hubless.store.base import Store
@@ -41,15 +41,15 @@ class Asynchronous(Federation):
         self._bad: set[str] = set()
         self._turns = 0
 
-    def _exchange(self, own: Local, said: Said) -> Flat | None:
+    def _exchange(self, own: Own, said: Said) -> Flat | None:
         selection = self.terms.selection
         if selection is None:
-            self._post(layout.UPDATES, own, self._hidden(said))
+            self._post(keys.UPDATES, own, self._hidden(said))
             return self._take_in(own, said.examples)
         listed = self._list()
         if self._has_turn(selection, listed, own.signature):
             # acknowledged, and so visible: one listing serves to pick and to take in
-            listed.append(self._post(layout.UPDATES, own, self._hidden(said)))
+            listed.append(self._post(keys.UPDATES, own, self._hidden(said)))
         elif self.terms.unpicked == "train":
             return None
         return self._take_in(own, said.examples, listed)
@@ -62,7 +62,7 @@ class Asynchronous(Federation):
         """
         turn, self._turns = self._turns, self._turns + 1
         usable = [p for p in listed if p.signature == signature.digest and p.key not in self._bad]
-        known, now = listed_standings(layout.newest(usable))
+        known, now = listed_standings(keys.newest(usable))
         if self.client not in known:
             return True
         pick = selection.pick(known, turn, self.incarnation.count, round=now)
@@ -73,13 +73,11 @@ class Asynchronous(Federation):
         return False
 
     def _list(self) -> list[Posted]:
-        listed = layout.parse_updates(self.store.list(layout.UPDATES))
+        listed = keys.parse_updates(self.store.list(keys.UPDATES))
         self._check_sole(listed)
         return listed
 
-    def _take_in(
-        self, own: Local, examples: int, listed: list[Posted] | None = None
-    ) -> Flat | None:
+    def _take_in(self, own: Own, examples: int, listed: list[Posted] | None = None) -> Flat | None:
         started = self.clock.now()
         listed = self._list() if listed is None else listed
         self._collect(listed)
@@ -125,7 +123,7 @@ class Asynchronous(Federation):
     def _fresh(self, listed: list[Posted], signature: Signature) -> list[Posted]:
         """What peers have that this member has not taken in, bad ones left aside."""
         fresh = []
-        for posted in layout.newest(listed).values():
+        for posted in keys.newest(listed).values():
             seen = self._seen.get(posted.client)
             unseen = seen is None or posted.rank > seen or self._peers == "all"
             if posted.client == self.client or not unseen or posted.key in self._bad:
@@ -164,7 +162,7 @@ class Asynchronous(Federation):
         for posted in averaged.included:
             self._seen[posted.client] = posted.rank
         reached = max(self.version, *(p.version for p in averaged.included)) + 1
-        self.version = min(reached, layout.VERSIONS - 1)
+        self.version = min(reached, keys.VERSIONS - 1)
 
 
 def collective(
@@ -176,6 +174,6 @@ def collective(
     miss: Callable[[Refused], None] | None = None,
 ) -> Averaged | None:
     """Everybody's newest update in one: what the federation as a whole has arrived at."""
-    listed = layout.newest(layout.parse_updates(store.list(layout.UPDATES)))
+    listed = keys.newest(keys.parse_updates(store.list(keys.UPDATES)))
     wanted = [p for p in listed.values() if p.signature == signature.digest]
     return average(store, signature, wanted, strategy, refuse=refuse, miss=miss, limit=limit)

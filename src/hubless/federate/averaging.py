@@ -10,17 +10,10 @@ from typing import TypeVar
 import numpy as np
 
 from hubless.errors import NotFound, Refused, StoreError
-from hubless.federate import layout
-from hubless.federate.layout import Posted
-from hubless.federate.reduction import (
-    ABSURD,
-    Flat,
-    Local,
-    Source,
-    Stored,
-    open_updates,
-    reduce,
-)
+from hubless.federate import keys
+from hubless.federate.fold.reduce import reduce
+from hubless.federate.fold.source import ABSURD, Flat, Own, Source, Stored, open_updates
+from hubless.federate.keys import Posted
 from hubless.params import Array, settle
 from hubless.signature import Block, Signature
 from hubless.store.base import Store
@@ -57,7 +50,7 @@ def average(
     refuse: Callable[[Refused], None],
     miss: Callable[[Refused], None] | None = None,
     limit: float = ABSURD,
-    own: tuple[Local, int] | None = None,
+    own: tuple[Own, int] | None = None,
     version: int | None = None,
     advance: Callable[[Block, Array], Array] | None = None,
 ) -> Averaged | None:
@@ -91,14 +84,14 @@ def average(
             if not client:
                 raise
             renewals[client] += 1
-            newest = layout.newest(layout.parse_updates(store.list(layout.UPDATES)))
+            newest = keys.newest(keys.parse_updates(store.list(keys.UPDATES)))
             included = [p for p in included if p.client != client]
             if client in newest and renewals[client] <= _RENEWALS:
                 included.append(newest[client])
             elif client in newest:
                 (miss or refuse)(Refused(client, missing.key, OUTRUN))
         except StoreError as error:
-            store.list(layout.UPDATES)  # raises if it is the store, and not this one object
+            store.list(keys.UPDATES)  # raises if it is the store, and not this one object
             client = next((p.client for p in included if p.key == error.key), "")
             if not client:
                 raise
@@ -113,7 +106,7 @@ def _reduce(
     included: list[Posted],
     opened: dict[str, Stored],
     strategy: Strategy,
-    own: tuple[Local, int] | None,
+    own: tuple[Own, int] | None,
     version: int | None,
     limit: float,
     advance: Callable[[Block, Array], Array] | None,

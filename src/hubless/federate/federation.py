@@ -21,14 +21,14 @@ from hubless.errors import (
     StoreError,
     Unsupported,
 )
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
-from hubless.federate.layout import Incarnation, Posted
+from hubless.federate.fold.serverstate import ServerState
+from hubless.federate.fold.source import Flat, Own, Stored, check_own
+from hubless.federate.keys import Incarnation, Posted
 from hubless.federate.model import M, Model, load, shared_params
-from hubless.federate.reduction import Flat, Local, Stored, check_own
-from hubless.federate.serverstate import ServerState
+from hubless.federate.picking.report import Reporter, Said, finite_valuation
 from hubless.federate.terms import Terms
-from hubless.federate.valuing import Reporter, Said, finite_valuation
 from hubless.rng import stream
 from hubless.signature import Signature
 from hubless.store import codec
@@ -76,11 +76,11 @@ class Federation(ABC):
         self._hook: Removable | None = None
         self._closed = False
         entries = store.list("")
-        if any(entry.key == layout.FEDERATION for entry in entries):
+        if any(entry.key == keys.FEDERATION for entry in entries):
             found = read_agreement(store)
             found.hold(self._agreement(found.signature), store.url)
-        mine = [p for p in layout.parse_updates(entries) if p.client == self.client]
-        self.incarnation = self._begin_life(layout.lives(entries, self.client))
+        mine = [p for p in keys.parse_updates(entries) if p.client == self.client]
+        self.incarnation = self._begin_life(keys.lives(entries, self.client))
         # a process that takes a single step before it ends draws anew each time
         self._rng = stream(terms.seed, "participation", terms.client, self.incarnation.count)
         self.sequence = max((p.sequence for p in mine), default=-1) + 1
@@ -88,7 +88,7 @@ class Federation(ABC):
         former = self.incarnation.count - 1
         self._reporter = Reporter(terms.private, self.sequence, former) if terms.private else None
         reached = max((p.version + 1 for p in mine), default=0)
-        self.version = min(reached, layout.VERSIONS - 1)
+        self.version = min(reached, keys.VERSIONS - 1)
         self.events.emit(
             events.Joined(
                 client=self.client,
@@ -148,7 +148,7 @@ class Federation(ABC):
         def renew() -> None:
             signature.pack(shared_params(model, self.terms.share), into=flat)
 
-        result = self._exchange(Local(signature, flat, renew), said)
+        result = self._exchange(Own(signature, flat, renew), said)
         return None if result is None else signature.unpack(result)
 
     def pull(self, model: M) -> M:
@@ -181,7 +181,7 @@ class Federation(ABC):
         if result is None:
             flat = signature.pack(params)
             check_own(signature, flat, self.limit)
-            self._put_once(layout.INITIAL, codec.encode(signature, flat, {"client": self.client}))
+            self._put_once(keys.INITIAL, codec.encode(signature, flat, {"client": self.client}))
             result = self._initial(signature)
         if result is None:
             return model
@@ -226,12 +226,12 @@ class Federation(ABC):
         """
         incarnation = Incarnation.after(lives.values())
         said = json.dumps({"hubless": __version__, "mode": self.mode}).encode()
-        self.store.put(layout.life_key(self.client, incarnation), [said])
-        self._discard([key for key in lives if key.startswith(layout.MEMBERS)])
+        self.store.put(keys.life_key(self.client, incarnation), [said])
+        self._discard([key for key in lives if key.startswith(keys.MEMBERS)])
         return incarnation
 
     @abstractmethod
-    def _exchange(self, own: Local, said: Said) -> Flat | None:
+    def _exchange(self, own: Own, said: Said) -> Flat | None:
         """Share these params; what came back, or None where the member goes on with its own."""
 
     @abstractmethod
@@ -243,7 +243,7 @@ class Federation(ABC):
         if self.signature != mine:
             agreement = self._agreement(mine)
             if self.signature is None:
-                self._put_once(layout.FEDERATION, [agreement.to_bytes()])
+                self._put_once(keys.FEDERATION, [agreement.to_bytes()])
             found = read_agreement(self.store)
             found.hold(agreement, self.store.url)
             self.signature, self.limit = found.signature, found.limit
@@ -266,7 +266,7 @@ class Federation(ABC):
 
     def _initial(self, signature: Signature) -> Flat | None:
         """The params that everybody starts from, if any member gave some."""
-        entry = next((e for e in self.store.list("") if e.key == layout.INITIAL), None)
+        entry = next((e for e in self.store.list("") if e.key == keys.INITIAL), None)
         if entry is None:
             return None
         stored = Stored(
@@ -280,7 +280,7 @@ class Federation(ABC):
             return said
         return replace(said, valuation=self._reporter.report(said.valuation))
 
-    def _post(self, folder: str, own: Local, said: Said) -> Posted:
+    def _post(self, folder: str, own: Own, said: Said) -> Posted:
         """Put an update into the store; returns once that is acknowledged."""
         posted = Posted(
             folder,
@@ -302,7 +302,7 @@ class Federation(ABC):
             "metrics": json.dumps(dict(said.metrics)),
         }
         if said.valuation is not None:
-            header["valuation"] = layout.exactly(said.valuation)
+            header["valuation"] = keys.exactly(said.valuation)
         parts = codec.encode(own.signature, own.flat, header)
         if len(parts[0]) > codec.header_limit(own.signature):
             raise ParamsError(

@@ -10,11 +10,11 @@ from hubless.errors import FederationError
 from hubless.events import Listener
 from hubless.federate.asynchronous import Asynchronous
 from hubless.federate.federation import Federation, Optimizer
+from hubless.federate.fold.source import ABSURD
 from hubless.federate.model import Model
-from hubless.federate.quorum import Quorum
-from hubless.federate.reduction import ABSURD
-from hubless.federate.selection import Selection
-from hubless.federate.synchronous import Synchronous
+from hubless.federate.picking.draw import Selection
+from hubless.federate.rounds.quorum import Quorum
+from hubless.federate.rounds.round import Synchronous
 from hubless.federate.terms import Terms
 from hubless.patience import Clock, SystemClock
 from hubless.privacy.mechanisms import Mechanism

@@ -9,9 +9,9 @@ from typing import Literal
 from hubless.errors import FederationError
 from hubless.events import Listener
 from hubless.federate.agreement import check_limit
-from hubless.federate.layout import check_name
-from hubless.federate.reduction import ABSURD
-from hubless.federate.selection import Selection
+from hubless.federate.fold.source import ABSURD
+from hubless.federate.keys import check_name
+from hubless.federate.picking.draw import Selection
 from hubless.patience import Clock, SystemClock
 from hubless.privacy.mechanisms import Mechanism
 from hubless.strategy.base import Strategy

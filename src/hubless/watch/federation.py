@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from hubless.errors import FederationError, NotFound, Refused, StoreError, Unsupported
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
-from hubless.federate.layout import Plan, Posted
-from hubless.federate.reduction import open_updates, read_ahead
-from hubless.federate.rounds import Plans, Round, Superseded, parse_rounds
+from hubless.federate.fold.ahead import read_ahead
+from hubless.federate.fold.source import open_updates
+from hubless.federate.keys import Posted
+from hubless.federate.rounds.plan import Plan, Plans, Round, Superseded, cut, parse_rounds
 from hubless.store import open_store
 from hubless.store.base import Bytes, Entry, Store
 from hubless.store.reliable import Reliable
@@ -43,21 +44,21 @@ class FederationFeed:
         self._agreement: Agreement | None = None
         self._seen: set[str] = set()
         self._rounds = _Rounds(self.store)
-        if not self._agreed() and not self.store.list(layout.MEMBERS):
+        if not self._agreed() and not self.store.list(keys.MEMBERS):
             raise FederationError(
                 f"there is no federation at {self.name}: nobody has joined it or shared anything"
             )
 
     def poll(self) -> list[Record]:
         """What has come since the last call; one listing of members and one of their updates."""
-        joined = self.store.list(layout.MEMBERS)
+        joined = self.store.list(keys.MEMBERS)
         agreement = self._agreed()
         records = list(self._joined(joined))
         listed: list[Entry] = []
         if agreement is not None:
             sync = agreement.mode == "sync"
-            listed = self.store.list(layout.ROUNDS if sync else layout.UPDATES)
-            records += self._pushed(agreement, layout.parse_updates(listed))
+            listed = self.store.list(keys.ROUNDS if sync else keys.UPDATES)
+            records += self._pushed(agreement, keys.parse_updates(listed))
             if sync:
                 records += self._rounds.news(agreement, listed)
         self._seen = {entry.key for entry in (*joined, *listed)}
@@ -74,8 +75,8 @@ class FederationFeed:
 
     def _joined(self, entries: Sequence[Entry]) -> Iterator[Record]:
         for entry in entries:
-            client = entry.key.removeprefix(layout.MEMBERS).partition("=")[0]
-            life = layout.lives([entry], client).get(entry.key)
+            client = entry.key.removeprefix(keys.MEMBERS).partition("=")[0]
+            life = keys.lives([entry], client).get(entry.key)
             if life is not None and entry.key not in self._seen:
                 yield {
                     "event": "joined",
@@ -89,7 +90,7 @@ class FederationFeed:
 
     def _pushed(self, agreement: Agreement, listed: Sequence[Posted]) -> Iterator[Record]:
         new = [posted for posted in listed if posted.key not in self._seen]
-        wanted = {p.key for p in layout.newest(new).values()}
+        wanted = {p.key for p in keys.newest(new).values()}
 
         def reading(posted: Posted) -> Callable[[], tuple[dict[str, float], str]]:
             return lambda: _header(self.store, agreement, posted)
@@ -140,7 +141,7 @@ class _Rounds:
             except FederationError as damaged:
                 if self._planned.get(number) != round_.attempt:
                     self._planned[number] = round_.attempt
-                    at = layout.plan_key(number, round_.attempt)
+                    at = keys.plan_key(number, round_.attempt)
                     yield _offline(str(damaged), modified.get(at, 0.0))
         self._plans.forget(rounds)
         self._planned = {n: attempt for n, attempt in self._planned.items() if n in rounds}
@@ -148,7 +149,7 @@ class _Rounds:
         self._waiting &= {key for round_ in rounds.values() for key in round_.updates}
 
     def _open(self, at: int, round_: Round) -> Iterator[Record]:
-        present = layout.newest(round_.updates.values())
+        present = keys.newest(round_.updates.values())
         for posted in sorted(present.values(), key=lambda p: p.modified):
             if posted.key not in self._waiting:
                 self._waiting.add(posted.key)
@@ -171,7 +172,7 @@ class _Rounds:
     ) -> Iterator[Record]:
         round_ = rounds[at]
         attempt = round_.attempt or 0
-        when = modified[layout.plan_key(at, attempt)]
+        when = modified[keys.plan_key(at, attempt)]
         plan = self._plans.get(at, attempt)
         included = [posted.client for posted in plan.posted()]
         if self._planned.get(at) != attempt:
@@ -182,7 +183,7 @@ class _Rounds:
                 yield _refused(posted, reason, when)
             self._planned[at] = attempt
         slices = round_.slices.get(attempt, {})
-        complete = len(slices) >= len(layout.cut(len(agreement.signature.blocks), len(included)))
+        complete = len(slices) >= len(cut(len(agreement.signature.blocks), len(included)))
         # a later round opens only after this one is complete
         if at in self._closed or not (complete or any(later > at for later in rounds)):
             return

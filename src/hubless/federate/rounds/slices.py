@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubless.errors import Refused
-from hubless.federate.layout import ROUNDS
-from hubless.federate.reduction import Flat, Stored, implausible, stretches
-from hubless.federate.rounds import Plans, Result, Superseded, Work, parse_rounds
+from hubless.federate.fold.reduce import stretches
+from hubless.federate.fold.source import Flat, Stored, implausible
+from hubless.federate.keys import ROUNDS
+from hubless.federate.rounds.plan import Plans, Result, Superseded, Work, parse_rounds
 from hubless.params import Array, scaled
 from hubless.signature import Block, Signature
 from hubless.store import codec

@@ -7,13 +7,11 @@ from collections.abc import Mapping
 
 from hubless import events
 from hubless.errors import FederationError, SelectionError
-from hubless.federate import layout
 from hubless.federate.agreement import Selecting
-from hubless.federate.completing import Completing
-from hubless.federate.layout import Plan, cut
-from hubless.federate.quorum import Quorum
-from hubless.federate.rounds import Round, Superseded
-from hubless.federate.standing import Pick, Standing
+from hubless.federate.picking.standing import Pick, Standing
+from hubless.federate.rounds.complete import Completing
+from hubless.federate.rounds.plan import Plan, Round, Superseded, cut, damaged
+from hubless.federate.rounds.quorum import Quorum
 from hubless.federate.terms import Terms
 from hubless.signature import Signature
 from hubless.store.reliable import Reliable
@@ -99,4 +97,4 @@ class Picking(Completing):
                     if known != plan.pick.roster:
                         raise ValueError("its roster does not follow from the round before")
         except (ValueError, SelectionError) as error:
-            raise layout.damaged(number, plan.attempt, error) from None
+            raise damaged(number, plan.attempt, error) from None

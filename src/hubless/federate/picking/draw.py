@@ -9,8 +9,8 @@ from statistics import median_low
 import numpy as np
 
 from hubless.errors import FederationError, SelectionError, Shortage
-from hubless.federate.layout import Posted
-from hubless.federate.standing import Pick, Standing
+from hubless.federate.keys import Posted
+from hubless.federate.picking.standing import Pick, Standing
 from hubless.rng import stream
 from hubless.select.roster import Roster, Selector
 

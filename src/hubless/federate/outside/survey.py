@@ -8,12 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from hubless.errors import FederationError, NotFound, Refused, StoreError
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.asynchronous import collective
-from hubless.federate.layout import Posted
-from hubless.federate.reduction import Flat, open_updates
-from hubless.federate.slices import newest_result
+from hubless.federate.fold.source import Flat, open_updates
+from hubless.federate.keys import Posted
+from hubless.federate.rounds.slices import newest_result
 from hubless.store.base import Store
 from hubless.strategy.fedavg import FedAvg
 
@@ -55,8 +55,8 @@ def agreed(store: Store) -> Agreement:
 def survey(store: Store) -> tuple[Agreement, list[Member]]:
     """Everybody who ever shared something that is still there, with their newest metrics."""
     agreement = agreed(store)
-    folder = layout.UPDATES if agreement.mode == "async" else layout.ROUNDS
-    newest = layout.newest(layout.parse_updates(store.list(folder)))
+    folder = keys.UPDATES if agreement.mode == "async" else keys.ROUNDS
+    newest = keys.newest(keys.parse_updates(store.list(folder)))
     return agreement, [_member(store, agreement, posted) for posted in newest.values()]
 
 

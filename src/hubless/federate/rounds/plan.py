@@ -1,21 +1,87 @@
-"""What one listing tells about the rounds of a synchronous federation."""
+"""Rounds as one listing tells of them, and their plans: which updates each includes."""
 
 from __future__ import annotations
 
+import itertools
+import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from hubless.errors import NotFound
-from hubless.federate.layout import ROUNDS, Plan, Posted, cut, plan_key
-from hubless.federate.reduction import Flat, Local
+from hubless.errors import FederationError, NotFound
+from hubless.federate.fold.source import Flat, Own
+from hubless.federate.keys import ROUNDS, Posted, parse_updates, plan_key, round_folder
+from hubless.federate.picking.standing import Pick, Standing
 from hubless.signature import Signature
 from hubless.store.base import Entry, Store
 
 _PLAN = re.compile(r"rounds/([0-9]{8})/plan-([0-9]{4})\.json")
 _SLICE = re.compile(r"rounds/([0-9]{8})/slices-([0-9]{4})/([0-9]{5})\.safetensors")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which updates a round includes: written once, binding for all."""
+
+    included: tuple[str, ...]
+    attempt: int = 0
+    before: tuple[int, int] | None = None
+    """Round and attempt of the version a server optimizer steps from; -1 means the initial one."""
+    pick: Pick | None = None
+    """Who was to train, and what was known when they were drawn; None where everybody trains."""
+
+    def to_bytes(self) -> bytes:
+        before = list(self.before) if self.before else None
+        picked = self.pick.to_json() if self.pick else {}
+        return json.dumps({"included": list(self.included), "before": before, **picked}).encode()
+
+    @classmethod
+    def parse(cls, raw: bytes, number: int, attempt: int) -> Plan:
+        """Read a round's plan; a damaged one binds nobody, and the error says which it is."""
+        try:
+            document = json.loads(raw)
+            included, before = document["included"], document["before"]
+            step = (before[0], before[1]) if before else None
+            plan = cls(tuple(included), attempt, step, Pick.parse(document, number))
+            folders = {posted.folder for posted in plan.posted()}
+            earlier = plan.before is None or -1 <= int(plan.before[0]) < number
+            if len(plan.posted()) != len(included) or len(set(included)) != len(included):
+                raise ValueError("it includes what is no update")
+            if folders != {f"{round_folder(number)}updates/"} or not earlier:
+                raise ValueError("it refers to other rounds")
+        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
+            raise damaged(number, attempt, error) from None
+        return plan
+
+    def posted(self) -> list[Posted]:
+        """The included updates, as their keys describe them."""
+        return parse_updates(Entry(key, 0, 0.0) for key in self.included)
+
+    def known_after(self, number: int) -> dict[str, Standing]:
+        """What everybody knows of the members once the round is over."""
+        delivered = {p.client: (p.examples, p.valuation) for p in self.posted()}
+        return self.pick.after(number, delivered) if self.pick else {}
+
+
+def damaged(number: int, attempt: int, why: Exception) -> FederationError:
+    """What to say of a plan that cannot be one."""
+    return FederationError(
+        f"the plan of round {number} is damaged ({why}): remove {plan_key(number, attempt)} "
+        "and go on"
+    )
+
+
+def cut(blocks: int, parts: int) -> Sequence[range]:
+    """Divide so many blocks evenly into at most so many stretches.
+
+    >>> cut(5, 2)
+    [range(0, 3), range(3, 5)]
+    """
+    parts = max(1, min(blocks, parts))
+    bounds = [-(-blocks * i // parts) for i in range(parts + 1)]
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 @dataclass
@@ -106,7 +172,7 @@ class Work:
         number: int,
         plan: Plan,
         posted: Posted | None = None,
-        own: Local | None = None,
+        own: Own | None = None,
     ) -> None:
         self.signature, self.number, self.plan = signature, number, plan
         self.posted, self.own = posted, own

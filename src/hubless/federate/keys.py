@@ -15,17 +15,14 @@ one listing tells everything that is needed before anything is downloaded.
 
 from __future__ import annotations
 
-import itertools
-import json
 import math
 import re
 import secrets
 import struct
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from hubless.errors import BadName, FederationError
-from hubless.federate.standing import Pick, Standing
 from hubless.store.base import Entry
 
 FEDERATION = "federation.json"
@@ -195,66 +192,3 @@ def plan_key(number: int, attempt: int) -> str:
 def slice_key(number: int, attempt: int, index: int) -> str:
     """Where one stretch of a round's result stands."""
     return f"{round_folder(number)}slices-{attempt:04d}/{index:05d}.safetensors"
-
-
-@dataclass(frozen=True)
-class Plan:
-    """Which updates a round includes: written once, binding for all."""
-
-    included: tuple[str, ...]
-    attempt: int = 0
-    before: tuple[int, int] | None = None
-    """Round and attempt of the version a server optimizer steps from; -1 means the initial one."""
-    pick: Pick | None = None
-    """Who was to train, and what was known when they were drawn; None where everybody trains."""
-
-    def to_bytes(self) -> bytes:
-        before = list(self.before) if self.before else None
-        picked = self.pick.to_json() if self.pick else {}
-        return json.dumps({"included": list(self.included), "before": before, **picked}).encode()
-
-    @classmethod
-    def parse(cls, raw: bytes, number: int, attempt: int) -> Plan:
-        """Read a round's plan; a damaged one binds nobody, and the error says which it is."""
-        try:
-            document = json.loads(raw)
-            included, before = document["included"], document["before"]
-            step = (before[0], before[1]) if before else None
-            plan = cls(tuple(included), attempt, step, Pick.parse(document, number))
-            folders = {posted.folder for posted in plan.posted()}
-            earlier = plan.before is None or -1 <= int(plan.before[0]) < number
-            if len(plan.posted()) != len(included) or len(set(included)) != len(included):
-                raise ValueError("it includes what is no update")
-            if folders != {f"{round_folder(number)}updates/"} or not earlier:
-                raise ValueError("it refers to other rounds")
-        except (ValueError, KeyError, TypeError, IndexError, RecursionError) as error:
-            raise damaged(number, attempt, error) from None
-        return plan
-
-    def posted(self) -> list[Posted]:
-        """The included updates, as their keys describe them."""
-        return parse_updates(Entry(key, 0, 0.0) for key in self.included)
-
-    def known_after(self, number: int) -> dict[str, Standing]:
-        """What everybody knows of the members once the round is over."""
-        delivered = {p.client: (p.examples, p.valuation) for p in self.posted()}
-        return self.pick.after(number, delivered) if self.pick else {}
-
-
-def damaged(number: int, attempt: int, why: Exception) -> FederationError:
-    """What to say of a plan that cannot be one."""
-    return FederationError(
-        f"the plan of round {number} is damaged ({why}): remove {plan_key(number, attempt)} "
-        "and go on"
-    )
-
-
-def cut(blocks: int, parts: int) -> Sequence[range]:
-    """Divide so many blocks evenly into at most so many stretches.
-
-    >>> cut(5, 2)
-    [range(0, 3), range(3, 5)]
-    """
-    parts = max(1, min(blocks, parts))
-    bounds = [-(-blocks * i // parts) for i in range(parts + 1)]
-    return [range(a, b) for a, b in itertools.pairwise(bounds)]

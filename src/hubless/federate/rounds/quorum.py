@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from hubless.errors import FederationError
-from hubless.federate.layout import check_name
+from hubless.federate.keys import check_name
 
 
 @dataclass(frozen=True)

@@ -11,20 +11,14 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 
 from hubless.errors import AlreadyExists, FederationError, NotFound, Refused
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.federate.federation import Federation
-from hubless.federate.layout import Plan, Posted
-from hubless.federate.reduction import (
-    Flat,
-    Local,
-    Source,
-    Stored,
-    open_updates,
-    read_ahead,
-    reduce,
-)
-from hubless.federate.rounds import Plans, Result, Round, Superseded, Work, parse_rounds
-from hubless.federate.slices import (
+from hubless.federate.fold.ahead import read_ahead
+from hubless.federate.fold.reduce import reduce
+from hubless.federate.fold.source import Flat, Own, Source, Stored, open_updates
+from hubless.federate.keys import Posted
+from hubless.federate.rounds.plan import Plan, Plans, Result, Round, Superseded, Work, parse_rounds
+from hubless.federate.rounds.slices import (
     encode_slice,
     extent,
     read_slice,
@@ -63,7 +57,7 @@ class Completing(Federation):
         """Close a round with these updates, unless somebody else has closed it already."""
 
     def _look(self) -> dict[int, Round]:
-        rounds = parse_rounds(self.store.list(layout.ROUNDS))
+        rounds = parse_rounds(self.store.list(keys.ROUNDS))
         self._check_sole([p for r in rounds.values() for p in r.updates.values()])
         return rounds
 
@@ -73,7 +67,7 @@ class Completing(Federation):
         number: int,
         plan: Plan,
         posted: Posted | None = None,
-        own: Local | None = None,
+        own: Own | None = None,
         pinned: bool = False,
     ) -> Result:
         """The result of a closed round: read its slices, and compute those that are missing.
@@ -166,7 +160,7 @@ class Completing(Federation):
         parts = encode_slice(signature, blocks, values, slots, names, says)
         # whoever came first decides: what is there is read like any other slice
         with contextlib.suppress(AlreadyExists):
-            key = layout.slice_key(work.number, work.plan.attempt, index)
+            key = keys.slice_key(work.number, work.plan.attempt, index)
             self.store.put(key, parts, create=True)
             work.have.add(index)
 

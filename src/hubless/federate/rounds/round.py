@@ -18,18 +18,18 @@ from hubless.errors import (
     StoreError,
     UnsafeStore,
 )
-from hubless.federate import layout
+from hubless.federate import keys
 from hubless.federate.agreement import Agreement
-from hubless.federate.completing import KEPT_ROUNDS
-from hubless.federate.layout import Plan, Posted
-from hubless.federate.picking import Picking
-from hubless.federate.probe import honours_create
-from hubless.federate.quorum import Quorum
-from hubless.federate.reduction import Flat, Local
-from hubless.federate.rounds import Result, Round, Superseded
-from hubless.federate.standing import Pick
+from hubless.federate.fold.source import Flat, Own
+from hubless.federate.keys import Posted
+from hubless.federate.outside.probe import honours_create
+from hubless.federate.picking.picking import Picking
+from hubless.federate.picking.report import Said
+from hubless.federate.picking.standing import Pick
+from hubless.federate.rounds.complete import KEPT_ROUNDS
+from hubless.federate.rounds.plan import Plan, Result, Round, Superseded
+from hubless.federate.rounds.quorum import Quorum
 from hubless.federate.terms import Terms
-from hubless.federate.valuing import Said
 from hubless.patience import pauses
 from hubless.signature import Signature
 from hubless.store.reliable import Reliable
@@ -86,7 +86,7 @@ class Synchronous(Picking):
             self._selecting(),
         )
 
-    def _exchange(self, own: Local, said: Said) -> Flat | None:
+    def _exchange(self, own: Own, said: Said) -> Flat | None:
         started, signature = self.clock.now(), own.signature
         hidden: Said | None = None
         tries = 0
@@ -114,7 +114,7 @@ class Synchronous(Picking):
                 return self._collective(signature)
             if trains:
                 hidden = hidden or self._hidden(said)
-                posted = self._post(f"{layout.round_folder(number)}updates/", own, hidden)
+                posted = self._post(f"{keys.round_folder(number)}updates/", own, hidden)
             elif pick is not None and self.terms.unpicked == "train":
                 self._look_on(signature, number, rounds, pick)
                 return None
@@ -252,7 +252,7 @@ class Synchronous(Picking):
                 usable.append(posted)
                 continue
             self._refuse(Refused(posted.client, posted.key, reason))
-        return layout.newest(usable)
+        return keys.newest(usable)
 
     def _propose(
         self, signature: Signature, number: int, included: Sequence[str], attempt: int = 0
@@ -260,7 +260,7 @@ class Synchronous(Picking):
         before, pick = self._before(signature, number), self._pick_of(number, attempt)
         plan = Plan(tuple(included), attempt, before, pick)
         with contextlib.suppress(AlreadyExists):
-            self.store.put(layout.plan_key(number, attempt), [plan.to_bytes()], create=True)
+            self.store.put(keys.plan_key(number, attempt), [plan.to_bytes()], create=True)
 
     def _before(self, signature: Signature, number: int) -> tuple[int, int] | None:
         """The version that the round's result is a step from, where that matters."""
@@ -274,7 +274,7 @@ class Synchronous(Picking):
                 # named only once it is there for everyone, which may take computing it
                 plan = self._complete(signature, planned[-1], plan).plan
             return (planned[-1], plan.attempt) if plan is not None else None
-        there = any(entry.key == layout.INITIAL for entry in self.store.list(""))
+        there = any(entry.key == keys.INITIAL for entry in self.store.list(""))
         return (-1, 0) if there else None
 
     def _settle(self, number: int, result: Result) -> None:
@@ -311,20 +311,20 @@ class Synchronous(Picking):
         self._bad = {key for key in self._bad if any(key in r.updates for r in rounds.values())}
 
     def _own_leftovers(self, number: int, round_: Round) -> list[str]:
-        keys: list[str] = []
+        mine: list[str] = []
         owner = ""
         if not round_.slices and len(round_) > len(round_.plans):
-            return keys
+            return mine
         for attempt in sorted(round_.plans):
             clients = [p.client for p in self._plans.get(number, attempt).posted()]
             owner = clients[0]
             for index, entry in round_.slices.get(attempt, {}).items():
                 if clients[min(index, len(clients) - 1)] == self.client:
-                    keys.append(entry.key)
+                    mine.append(entry.key)
         # the plans go last, because they tell whose the slices are
         if owner == self.client and len(round_) == len(round_.plans):
-            keys += [layout.plan_key(number, attempt) for attempt in round_.plans]
-        return keys
+            mine += [keys.plan_key(number, attempt) for attempt in round_.plans]
+        return mine
 
 
 def _open_round(rounds: Mapping[int, Round]) -> int:

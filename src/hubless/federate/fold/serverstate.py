@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubless.federate.reduction import Flat
+from hubless.federate.fold.source import Flat
 from hubless.params import Array
 from hubless.signature import Block
 from hubless.strategy.base import Slots, Strategy

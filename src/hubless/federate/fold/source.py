@@ -1,41 +1,29 @@
-"""Reading peers' updates and folding them together, a stretch at a time.
-
-With a streaming reducer memory does not grow with the number of updates: what is held is one
-stretch per read under way, and the totals of the stretch being folded. Others, such as the
-median, hold a block of each.
-"""
+"""Where the params that are folded come from: one's own memory, or a stored object."""
 
 from __future__ import annotations
 
 import math
-import os
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubless.errors import ParamsError, Refused
-from hubless.federate.layout import Posted, exactly
-from hubless.params import Array, scaled
+from hubless.federate.fold.ahead import read_ahead
+from hubless.federate.keys import Posted, exactly
+from hubless.params import scaled
 from hubless.signature import Block, Signature
 from hubless.store import codec
 from hubless.store.base import Store
-from hubless.strategy.base import Reducer
 
-T = TypeVar("T")
 Flat = NDArray[np.uint8]
 
 ABSURD = 1e9
 """Params whose root mean square over a block is beyond this have diverged."""
-_HELD_BYTES = 64 << 20
+HELD_BYTES = 64 << 20
 _ROW = 4096
-_FOLDING_THREADS = min(2, os.cpu_count() or 1)
-_WORTH_THREADS = 4 << 20
 
 
 class Source(Protocol):
@@ -54,7 +42,7 @@ class Source(Protocol):
 
 
 @dataclass(frozen=True)
-class Local:
+class Own:
     """The member's own params, in memory.
 
     Where they are `spendable`, a reduction adds the others to them in place, and nothing else has
@@ -158,7 +146,7 @@ def open_updates(
 
     With `ahead`, small ones come whole with their header, as long as memory stays bounded.
     """
-    room = _HELD_BYTES // max(1, len(listed))
+    room = HELD_BYTES // max(1, len(listed))
     whole = signature.size if ahead and signature.size <= min(store.request_bytes, room) else 0
 
     def opening(posted: Posted) -> Callable[[], Stored]:
@@ -183,7 +171,7 @@ def implausible(signature: Signature, flat: Flat, start: int, block: Block, limi
     questions; only where it is too large are they told apart.
     """
     values = flat[block.start - start : block.stop - start].view(block.dtype)
-    if not _is_beyond(values, limit):
+    if not is_beyond(values, limit):
         return ""
     values = scaled(values, 1.0)
     if np.isfinite(values).all():
@@ -194,7 +182,7 @@ def implausible(signature: Signature, flat: Flat, start: int, block: Block, limi
     return f"parameter {name!r} holds NaN or infinity"
 
 
-def _is_beyond(values: NDArray[Any], limit: float) -> bool:
+def is_beyond(values: NDArray[Any], limit: float) -> bool:
     """Whether the root mean square is over the limit, or no number at all."""
     if values.dtype.kind not in "fV":
         return False
@@ -215,111 +203,3 @@ def check_own(signature: Signature, flat: Flat, limit: float) -> None:
                 f"nothing was shared: {trouble}. The model is untouched; lower the learning rate "
                 "or clip gradients, and go on from an earlier version with federation.pull(model)"
             )
-
-
-def reduce(
-    signature: Signature,
-    blocks: range,
-    sources: Sequence[Source],
-    weights: Sequence[float],
-    reducer: Reducer,
-    store: Store,
-    limit: float,
-    finish: Callable[[Block, Array], None],
-) -> None:
-    """Fold a range of blocks over all sources, and hand `finish` each block's total.
-
-    A value that is not finite, or absurd, shows in a mean. So it is the mean that is checked, and
-    only where it looks suspicious, each source; other reducers may hide it, and check all.
-
-    Each block is folded in the order of the sources, so that the result is the same bytes
-    wherever it is computed.
-    """
-    most = store.request_bytes
-    if not reducer.streaming:
-        most = min(most, _HELD_BYTES // len(sources))
-    parts = stretches(signature, blocks, most)
-    least = min((weight for weight in weights if weight > 0), default=1.0)
-
-    def jobs(part: range, into: memoryview | None = None) -> Iterator[Callable[[], Flat]]:
-        for source in sources:
-            yield partial(source.stretch if reducer.streaming else source.checked, part, into)
-
-    def fold(part: range, arrived: Iterator[Flat]) -> None:
-        chosen = [signature.blocks[i] for i in part]
-        start = chosen[0].start
-        totals: list[object | None] = [None] * len(chosen)
-        with np.errstate(over="ignore", invalid="ignore"):
-            for source, weight in zip(sources, weights, strict=True):
-                flat = next(arrived)
-                # the buffer of reads may be overwritten too, but the next read needs it back
-                kept = isinstance(source, Local) and source.spendable
-                spent = flat.flags.writeable and (kept or source is not sources[0])
-                for i, block in enumerate(chosen):
-                    values = flat[block.start - start : block.stop - start].view(block.dtype)
-                    totals[i] = reducer.add(totals[i], values, weight, spent)
-        for i, block, total in zip(part, chosen, totals, strict=True):
-            reduced = reducer.finish(total)
-            if reducer.streaming and _is_beyond(np.asarray(reduced), limit * least / 2):
-                for source in sources:
-                    source.checked(range(i, i + 1))
-            finish(block, reduced)
-
-    if store.parallel > 1:
-        # far away: what counts is to have many reads under way
-        everything = (job for part in parts for job in jobs(part))
-        arrived = read_ahead(everything, store.parallel, store.parallel + 1)
-        for part in parts:
-            fold(part, arrived)
-        return
-
-    # at hand: what counts is the arithmetic, and one buffer per thread serves all its reads
-    largest = max(_bytes(signature, part) for part in parts)
-
-    def fold_share(share: list[range]) -> None:
-        into = memoryview(bytearray(largest))
-        for part in share:
-            fold(part, (job() for job in jobs(part, into)))
-
-    threads = min(_FOLDING_THREADS, len(parts))
-    if threads == 1 or _bytes(signature, blocks) < _WORTH_THREADS:
-        fold_share(parts)
-        return
-    with ThreadPoolExecutor(threads, thread_name_prefix="hubless-fold") as pool:
-        for done in [pool.submit(fold_share, parts[i::threads]) for i in range(threads)]:
-            done.result()
-
-
-def read_ahead(jobs: Iterator[Callable[[], T]], parallel: int, depth: int) -> Iterator[T]:
-    """Results of jobs, in order, with up to `depth` of them under way on threads."""
-    if parallel <= 1:
-        for job in jobs:
-            yield job()
-        return
-    with ThreadPoolExecutor(parallel, thread_name_prefix="hubless-read") as pool:
-        pending: deque[Future[T]] = deque()
-        try:
-            for job in jobs:
-                pending.append(pool.submit(job))
-                if len(pending) >= depth:
-                    yield pending.popleft().result()
-            while pending:
-                yield pending.popleft().result()
-        finally:
-            for future in pending:
-                future.cancel()
-
-
-def stretches(signature: Signature, blocks: range, most: int) -> list[range]:
-    """Cut a range of blocks into stretches of at most so many bytes, or of single blocks."""
-    cuts: list[range] = []
-    first = blocks.start
-    for i in blocks:
-        if i > first and _bytes(signature, range(first, i + 1)) > most:
-            cuts.append(range(first, i))
-            first = i
-    return [*cuts, range(first, blocks.stop)]
-
-
-def _bytes(signature: Signature, blocks: range) -> int:
-    return signature.blocks[blocks[-1]].stop - signature.blocks[blocks[0]].start

@@ -1,0 +1,1 @@
+"""Looking at a federation, or a store, without taking part."""

@@ -1,0 +1,1 @@
+"""Who trains next, drawn by everybody alike."""

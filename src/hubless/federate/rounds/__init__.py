@@ -1,0 +1,1 @@
+"""Synchronous rounds: their plans, their slices, and a member that takes part."""
