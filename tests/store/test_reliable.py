@@ -201,6 +201,132 @@ def test_every_operation_gives_up_in_the_end(operation: Callable[[Store], object
         operation(store)
 
 
+class Down(Faulty):
+    """Every request fails, after so many seconds."""
+
+    def __init__(self, clock: FakeClock, seconds: float = 0.0) -> None:
+        self.requests: Counter[str] = Counter()
+
+        def pass_time(operation: str, key: str) -> None:
+            self.requests[key] += 1
+            clock.time += seconds
+
+        super().__init__(MemoryStore(), np.random.default_rng(0), error=1.0, before=pass_time)
+
+
+def _all_fail(store: Store, keys: Sequence[str]) -> None:
+    for key in keys:
+        with pytest.raises(StoreError, match="gave up after"):
+            store.get(key)
+
+
+@pytest.mark.parametrize("slow", [0.0, 7.0])
+def test_within_a_block_all_operations_share_one_patience(slow: float) -> None:
+    clock = FakeClock()
+    down = Down(clock, slow)
+    store = Reliable(down, 20.0, clock)
+    with store.within(1000.0):
+        _all_fail(store, ["a", "b"])
+        assert clock.time <= 20.0 + 2 * slow
+        _all_fail(store, ["c", "d"])
+    assert clock.time <= 20.0 + 4 * slow
+    assert down.requests["a"] > 1
+    assert [down.requests[key] for key in "bcd"] == [1, 1, 1]
+    _all_fail(store, ["e"])
+    assert down.requests["e"] >= 3
+
+
+def test_within_a_block_nothing_is_tried_again_after_its_seconds() -> None:
+    clock = FakeClock()
+    down = Down(clock)
+    store = Reliable(down, 600.0, clock)
+    with store.within(5.0):
+        _all_fail(store, ["a", "b"])
+    assert clock.time == pytest.approx(5.0)
+    assert down.requests["a"] > 3 and down.requests["b"] == 1
+
+
+@pytest.mark.parametrize(("outer", "inner"), [(100.0, 3.0), (3.0, 100.0)])
+def test_of_blocks_in_one_another_the_tightest_wins(outer: float, inner: float) -> None:
+    clock = FakeClock()
+    down = Down(clock)
+    store = Reliable(down, 10.0, clock)
+    with store.within(outer):
+        with store.within(inner):
+            _all_fail(store, ["a"])
+            assert clock.time == pytest.approx(3.0)
+        _all_fail(store, ["b"])
+    # what the inner block lost, the outer has no more
+    assert clock.time == pytest.approx(10.0 if outer > inner else 3.0)
+
+
+def test_a_block_that_raised_is_over() -> None:
+    clock = FakeClock()
+    down = Down(clock)
+    store = Reliable(down, 10.0, clock)
+    with pytest.raises(StoreError), store.within(0.0):
+        store.get("a")
+    _all_fail(store, ["b"])
+    assert (down.requests["a"], clock.time) == (1, pytest.approx(10.0))
+
+
+def test_a_block_counts_for_other_threads_too_until_they_are_done() -> None:
+    clock = FakeClock()
+    down = Down(clock)
+    store = Reliable(down, 10.0, clock)
+    with ThreadPoolExecutor(1) as pool:
+        with store.within(1000.0):
+            pool.submit(_all_fail, store, ["a"]).result()
+            _all_fail(store, ["b"])
+        assert down.requests["b"] == 1
+        assert clock.time == pytest.approx(10.0)
+        # an operation that began inside goes on by the block's patience
+        with store.within(1000.0):
+            _all_fail(store, ["c"])
+            inside, over = threading.Event(), threading.Event()
+
+            def late(operation: str, key: str) -> None:
+                inside.set()
+                over.wait()
+                raise StoreError("late", key)
+
+            store.store = Faulty(MemoryStore(), np.random.default_rng(0), before=late)
+            reading = pool.submit(_all_fail, store, ["d"])
+            inside.wait()
+        over.set()
+        reading.result()
+    assert clock.time == pytest.approx(20.0)
+
+
+def test_within_a_block_what_succeeds_costs_no_patience() -> None:
+    clock = FakeClock()
+    behind = MemoryStore()
+    fails = itertools.cycle([True, False])
+
+    def slow(operation: str, key: str) -> None:
+        if next(fails):
+            clock.time += 0.1
+            raise StoreError("now and then", key)
+        clock.time += 30.0
+
+    store = Reliable(Faulty(behind, np.random.default_rng(0), 0.0, 0.0, slow), 10.0, clock)
+    with store.within(1000.0):
+        for i in range(6):
+            store.put(str(i), [b"x"])
+    assert len(behind.list("")) == 6
+    assert clock.time > 180.0
+
+
+def test_what_a_listing_passes_over_is_told_to_the_wrapped_stores_listener() -> None:
+    behind = MemoryStore()
+    store = Reliable(behind)
+    passed_over: list[tuple[str, str]] = []
+    store.on_skip = lambda key, reason: passed_over.append((key, reason))
+    behind.on_skip("updates/", "cannot be read")
+    assert passed_over == [("updates/", "cannot be read")]
+    assert store.on_skip is behind.on_skip
+
+
 def test_what_is_not_there_is_not_asked_for_again() -> None:
     count = Counting()
     store = _reliable(MemoryStore(), np.random.default_rng(0), 0.0, 0.0, count=count)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TypeAlias
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
+
+logger = logging.getLogger("hubless")
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,12 @@ class Entry:
     key: str
     size: int
     modified: float
+
+
+@lru_cache(maxsize=1024)
+def warn_once(key: str, reason: str) -> None:
+    """Log what a listing passed over; the many listings of a run say it once."""
+    logger.warning("%s is passed over: %s", key, reason)
 
 
 class Store(ABC):
@@ -33,6 +42,8 @@ class Store(ABC):
     """How much one range read should ask for."""
     parallel: int = 8
     """How many reads are worth having under way at one time."""
+    on_skip: Callable[[str, str], None] = staticmethod(warn_once)
+    """Called with a key and a reason for what a listing has to pass over."""
 
     @abstractmethod
     def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:

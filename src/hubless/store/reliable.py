@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import TypeVar
 
 from hubless.errors import AlreadyExists, Denied, NotFound, StoreError, Unsupported, WrongSize
-from hubless.patience import Clock, SystemClock, pauses
+from hubless.patience import Clock, SharedPatience, SystemClock, pauses
 from hubless.store.base import Bytes, Entry, Store
 
 T = TypeVar("T")
 
 _TRIES = 3
+_FINAL = (NotFound, AlreadyExists, WrongSize, Denied, Unsupported)
+"""Errors that another try would only meet again."""
 
 
 class Reliable(Store):
@@ -28,6 +32,40 @@ class Reliable(Store):
         self.parallel = store.parallel
         self.patience = patience
         self.clock = clock or SystemClock()
+        self._shared: tuple[SharedPatience, ...] = ()
+        self._lock = threading.Lock()
+
+    @property
+    def on_skip(self) -> Callable[[str, str], None]:
+        """The wrapped store's."""
+        return self.store.on_skip
+
+    @on_skip.setter
+    def on_skip(self, skipped: Callable[[str, str], None]) -> None:
+        self.store.on_skip = skipped
+
+    @contextmanager
+    def within(self, seconds: float) -> Iterator[None]:
+        """Let all that happens inside share one patience, and try nothing again after `seconds`.
+
+        Every operation is tried at least once; once that patience is used up, exactly once. It
+        counts for all threads that use this store meanwhile. Of blocks in one another the
+        tightest wins.
+
+        >>> from hubless.store.memory import MemoryStore
+        >>> store = Reliable(MemoryStore(), patience=60)
+        >>> with store.within(seconds=5):
+        ...     store.list("")
+        []
+        """
+        shared = SharedPatience(self.clock, self.patience, seconds)
+        with self._lock:
+            self._shared = (*self._shared, shared)
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._shared = tuple(each for each in self._shared if each is not shared)
 
     def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
         if create:
@@ -39,13 +77,7 @@ class Reliable(Store):
         return self._again(lambda: self.store.get(key, limit), key)
 
     def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
-        try:
-            # nearly all reads are served at once, and there are many
-            return self.store.read(key, start, stop, into)
-        except (NotFound, WrongSize, Denied, Unsupported):
-            raise
-        except StoreError:
-            return self._again(lambda: self.store.read(key, start, stop, into), key)
+        return self._again(lambda: self.store.read(key, start, stop, into), key)
 
     def list(self, prefix: str) -> list[Entry]:
         return self._again(lambda: self.store.list(prefix), prefix)
@@ -74,17 +106,25 @@ class Reliable(Store):
                 raise AlreadyExists(f"{key} exists already", key) from error
 
     def _again(self, operation: Callable[[], T], key: str) -> T:
-        failure: StoreError | None = None
-        tries, began = 0, self.clock.now()
-        for _ in pauses(self.clock, self.patience, at_least=_TRIES):
+        began, shared = self.clock.now(), self._shared
+        try:
+            # nearly all are served at once, and there are many
+            return operation()
+        except _FINAL:
+            raise
+        except StoreError as error:
+            failure = error
+        tries = 1
+        for _ in pauses(
+            self.clock, self.patience, at_least=_TRIES, shared=shared, failed_since=began
+        ):
             try:
                 tries += 1
                 return operation()
-            except (NotFound, AlreadyExists, WrongSize, Denied, Unsupported):
+            except _FINAL:
                 raise
             except StoreError as error:
                 failure = error
+        often = "1 try" if tries == 1 else f"{tries} tries"
         waited = self.clock.now() - began
-        raise StoreError(
-            f"gave up after {tries} tries in {waited:.0f} s: {failure}", key
-        ) from failure
+        raise StoreError(f"gave up after {often} in {waited:.0f} s: {failure}", key) from failure
