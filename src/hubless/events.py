@@ -142,6 +142,25 @@ class RefusedUpdate(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Impostor(Event):
+    """Something lies under this member's own name that this member did not write."""
+
+    key: str
+    reason: str
+    level = logging.WARNING
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forged(Event):
+    """A slice of a round's result that comes out otherwise when this member computes it."""
+
+    peer: str
+    key: str
+    reason: str
+    level = logging.WARNING
+
+
+@dataclass(frozen=True, kw_only=True)
 class Offline(Event):
     """The store could not be reached; the member trains on alone and tries again next time."""
 

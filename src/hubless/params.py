@@ -5,6 +5,7 @@ Nothing here imports torch: a tensor can only arrive if its owner did.
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterable, Mapping
 from types import ModuleType
@@ -47,6 +48,40 @@ def to_numpy(name: str, array: object) -> NDArray[Any]:
         f"parameter {name!r} is a {type(array).__name__}, not an array: "
         "pass numpy arrays or torch tensors by name"
     )
+
+
+def whole_examples(examples: float) -> int:
+    """A number of examples as a whole number, or an error where it is none.
+
+    >>> whole_examples(3.0)
+    3
+    """
+    try:
+        whole = -1 if isinstance(examples, (bool, str)) else int(examples)
+        if whole < 0 or whole != examples:
+            raise ValueError
+    except (TypeError, ValueError, OverflowError):
+        raise ParamsError(
+            f"examples must be a whole number of at least 0, not {examples!r}"
+        ) from None
+    if whole >= 10**15:
+        raise ParamsError(f"examples={examples} is not a plausible number of examples")
+    return whole
+
+
+def finite(valuation: float) -> float:
+    """A valuation as a float, or an error where it is no finite number.
+
+    >>> finite(3)
+    3.0
+    """
+    try:
+        value = math.nan if isinstance(valuation, (bool, str)) else float(valuation)
+    except (TypeError, ValueError, OverflowError):
+        value = math.nan
+    if not math.isfinite(value):
+        raise ParamsError(f"valuation must be a finite number or None, not {valuation!r}")
+    return value
 
 
 def assign(target: torch.Tensor, values: NDArray[Any]) -> None:

@@ -23,11 +23,8 @@ class Clock(Protocol):
 class SystemClock:
     """The machine's monotonic clock: never set back, never compared with another machine's."""
 
-    def now(self) -> float:
-        return time.monotonic()
-
-    def sleep(self, seconds: float) -> None:
-        time.sleep(seconds)
+    now = staticmethod(time.monotonic)
+    sleep = staticmethod(time.sleep)
 
 
 class SharedPatience:

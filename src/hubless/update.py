@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from hubless.errors import ParamsError
-from hubless.params import Params
+from hubless.params import Params, whole_examples
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,22 +25,3 @@ class Update:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "examples", whole_examples(self.examples))
-
-
-def whole_examples(examples: float) -> int:
-    """A number of examples as a whole number, or an error where it is none.
-
-    >>> whole_examples(3.0)
-    3
-    """
-    try:
-        whole = -1 if isinstance(examples, (bool, str)) else int(examples)
-        if whole < 0 or whole != examples:
-            raise ValueError
-    except (TypeError, ValueError, OverflowError):
-        raise ParamsError(
-            f"examples must be a whole number of at least 0, not {examples!r}"
-        ) from None
-    if whole >= 10**15:
-        raise ParamsError(f"examples={examples} is not a plausible number of examples")
-    return whole

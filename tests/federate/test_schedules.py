@@ -9,13 +9,12 @@ from unittest import mock
 
 import pytest
 
-from hubless.federate import asynchronous
-from hubless.federate.rounds import round as synchronous
+from hubless.federate import asynchronous, synchronous
 from hubless.federate.asynchronous import Asynchronous
 from hubless.federate.keys import Posted
 from hubless.federate.picking.picking import Picking
 from hubless.federate.picking.standing import Pick
-from hubless.federate.rounds.round import Synchronous
+from hubless.federate.synchronous import Synchronous
 from tests.support import schedules
 from tests.support.schedules import Report, ScheduleFailure, run_async, run_select, run_sync
 

@@ -37,10 +37,13 @@ import hubless
 from hubless import events, signature
 from hubless.errors import AlreadyExists, NotFound, QuorumMissed, StoreError
 from hubless.federate import keys
-from hubless.federate.federation import KEPT_UPDATES, Federation
+from hubless.federate.asynchronous import KEPT_UPDATES
+from hubless.federate.federation import Federation
+from hubless.federate.fold import OUTWEIGH, capped
 from hubless.federate.keys import Incarnation, Posted
-from hubless.federate.rounds.complete import KEPT_ROUNDS
-from hubless.federate.rounds.plan import Plan, parse_rounds
+from hubless.federate.rounds.completing import KEPT_ROUNDS
+from hubless.federate.rounds.plans import Plan
+from hubless.params import is_floating
 from hubless.rng import stream
 from hubless.select import Active, Activity, AtMost, Heavy, Refreshed, RoundRobin, Uniform
 from hubless.select.roster import Roster, Selector
@@ -622,11 +625,12 @@ class Oracle:
     ) -> None:
         self.world, self.life, self.strategy, self.federation = world, life, strategy, federation
         # what it started from is taken in, if it started from what the others have arrived at
-        self.seen: dict[str, Rank] = dict(federation._seen)  # type: ignore[attr-defined]
+        mode = federation._mode
+        self.seen: dict[str, Rank] = dict(mode._seen)  # type: ignore[attr-defined]
         self.version = 0
         self.step = 0
         self.slots: dict[str, Slots] = {}
-        started = federation.state.current
+        started = mode.state.current  # type: ignore[attr-defined]
         self.current: Params | None = None
         if started is not None:
             whole = world.signature.unpack(started.copy())
@@ -687,7 +691,7 @@ class Oracle:
     def average(self, own: Content, examples: int, included: Sequence[Posted]) -> Params:
         strategy = self.strategy
         weights = strategy.weights(
-            [examples, *(p.examples for p in included)],
+            capped([examples, *(p.examples for p in included)], OUTWEIGH),
             [0, *(max(0, self.version - p.version) for p in included)],
             0,
         )
@@ -695,11 +699,12 @@ class Oracle:
         expected: Params = {}
         for name, like in own.flat.items():
             total: object | None = None
+            reducer = strategy.reducer_for(is_floating(like))
             for source, weight in zip(sources, weights.tolist(), strict=True):
-                total = strategy.reducer.add(total, source[name], weight)
+                total = reducer.add(total, source[name], weight)
             current = None if self.current is None else self.current[name]
             expected[name], self.slots[name] = strategy.advance(
-                current, strategy.reducer.finish(total), like, self.slots.get(name, ()), self.step
+                current, reducer.finish(total), like, self.slots.get(name, ()), self.step
             )
         self.step += 1
         if strategy.optimizer.needs_current:
@@ -782,7 +787,9 @@ class SyncWorld(World):
             self.put_bad(Posted(folder, MALLORY, sequence, nonce, 3, number, digest))
             if self.sabotage == "slices" and self.rng.random() < 0.2:
                 # in the place of a slice of the result: nobody but a signature could stop that
-                key = keys.slice_key(number, self.rng.randint(0, 1), self.rng.randint(0, 1))
+                attempt, index = self.rng.randint(0, 1), self.rng.randint(0, 1)
+                digest = self.rng.randbytes(16).hex()
+                key = keys.slice_key(number, attempt, index, MALLORY, nonce, digest)
                 if key not in self.backing._objects:
                     self.backing.put(key, [self.rng.randbytes(200)])
                     self.bad.add(key)
@@ -794,7 +801,7 @@ class SyncWorld(World):
     def landed(self, key: str, body: bytes) -> None:
         if key == keys.INITIAL:
             self.initial = self.contents[key]
-        rounds = parse_rounds([Entry(key, 0, 0.0)]) if key.endswith(".json") else {}
+        rounds = keys.parse_listing([Entry(key, 0, 0.0)]).rounds if "/plan-" in key else {}
         for number, round_ in rounds.items():
             for attempt in round_.plans:
                 said = json.loads(body)
@@ -816,16 +823,19 @@ class SyncWorld(World):
             elif plan.before is not None:
                 current, state = self.expected(plan.before)
             state = State(version[0], state.slots)
+            posted = plan.posted()
+            examples = capped([p.examples for p in posted], OUTWEIGH)
             updates = [
-                Update(p.client, self.contents[p.key].flat, p.examples, {}, p.version)
-                for p in plan.posted()
+                Update(p.client, self.contents[p.key].flat, count, {}, p.version)
+                for p, count in zip(posted, examples, strict=True)
             ]
             self.known[version] = self.strategy.aggregate(updates, current, state, version[0])
         return self.known[version]
 
     def check(self, life: Life, federation: Federation, result: Mapping[str, Any]) -> None:
         """A member has arrived at a version: is it the one that all others have?"""
-        version: Version = federation._reached  # type: ignore[attr-defined]
+        version = reached(federation)
+        assert version is not None
         number, body = version[0], packed(result)
         before = self.results.setdefault(number, (body, version, life.name))
         if before[0] != body:
@@ -848,6 +858,8 @@ class SyncWorld(World):
         self.counts["quorum missed"] += 1
         wanted, enough = self.waited_for()
         there = self.delivered() & wanted
+        wanted -= set(keys.parse_listing(self.backing.list("")).left) - there
+        enough = min(enough, len(wanted))
         digest = self.signature.digest
         if len(there) >= enough:
             raise self.fail(f"{life.name} misses a quorum that is there ({digest}): {missed}")
@@ -930,9 +942,9 @@ class SyncMember(Member):
                     arrived = world.now
                     world.check(life, federation, result)
                     continue
-            reached = federation._reached  # type: ignore[attr-defined]
+            before = reached(federation)
             self.catch_up(life, federation)
-            if reached != federation._reached:  # type: ignore[attr-defined]
+            if before != reached(federation):
                 arrived = world.now
             hopeless = world.now - arrived > _MOST_PATIENT or world.hopeless
             if hopeless and not self.done(federation):
@@ -952,14 +964,20 @@ class SyncMember(Member):
         self.gave_up = True
 
     def done(self, federation: Federation) -> bool:
-        reached: Version | None = federation._reached  # type: ignore[attr-defined]
-        return reached is not None and reached[0] + 1 >= self.sync.rounds
+        version = reached(federation)
+        return version is not None and version[0] + 1 >= self.sync.rounds
 
     def catch_up(self, life: Life, federation: Federation) -> None:
         assert life.content is not None
         result = federation.pull(life.content.params)
-        if federation._reached is not None:  # type: ignore[attr-defined]
+        if reached(federation) is not None:
             self.sync.check(life, federation, result)
+
+
+def reached(federation: Federation) -> Version | None:
+    """The version that a synchronous member is at."""
+    version: Version | None = federation._mode.reached  # type: ignore[attr-defined]
+    return version
 
 
 # ------------------------------------------------------------------- selecting
@@ -1096,6 +1114,9 @@ class Nonces:
     def token_hex(self, size: int) -> str:
         return self.rng.randbytes(size).hex()
 
+    def randbelow(self, stop: int) -> int:
+        return self.rng.randrange(stop)
+
 
 @contextmanager
 def repeatable(seed: int) -> Iterator[None]:
@@ -1107,6 +1128,8 @@ def repeatable(seed: int) -> Iterator[None]:
     try:
         with (
             mock.patch("hubless.federate.keys.secrets", nonces),
+            mock.patch("hubless.federate.rounds.plans.secrets", nonces),
+            mock.patch("hubless.federate.rounds.completing.secrets", nonces),
             mock.patch("hubless.federate.outside.probe.secrets", nonces),
             # here nobody races in threads, so that two racers show as much as eight
             mock.patch("hubless.federate.outside.probe._RACERS", 2),

@@ -15,7 +15,7 @@ from hubless.cli.printing import in_bytes, in_json, in_time, in_words, print_tab
 from hubless.errors import HublessError
 
 if TYPE_CHECKING:
-    from hubless.store.base import Store
+    from hubless.store.reliable import Reliable
 
 _CHECK = """Write, read, list and delete a few objects below probe/, see whether create-if-absent
 has one winner, and measure latency and bandwidth. Nothing stays behind."""
@@ -37,7 +37,7 @@ def add_federation(commands: Any) -> None:
         add_bucket(command)
 
 
-def _open(options: argparse.Namespace) -> Store:
+def _open(options: argparse.Namespace) -> Reliable:
     from hubless.store import open_store
     from hubless.store.reliable import Reliable
 

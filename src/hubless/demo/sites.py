@@ -154,7 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     together = _classifier(features, labels)
     log = to_file(asked.folder / f"{name}.jsonl")
     with hubless.join(asked.folder, name, on_event=log) as federation:
-        resumed_at = federation.sequence + 1
+        resumed_at = federation.member.sequence + 1
         if federation.resumed:
             # what the others have arrived at meanwhile
             _load(together, federation.pull(_params(together)))

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 
 from hubless.errors import FederationError, HublessError, SignatureMismatch, UnknownVersion
 from hubless.federate import keys
+from hubless.federate.fold import OUTWEIGH
 from hubless.signature import Signature
 from hubless.store.base import Store
 
@@ -61,6 +62,7 @@ class Agreement:
     mode: str
     signature: Signature
     limit: float
+    outweigh: float = OUTWEIGH
     strategy: str = ""
     """Empty where every member may have its own."""
     slots: tuple[str, ...] = ()
@@ -73,6 +75,7 @@ class Agreement:
             "hubless": FORMAT,
             "mode": self.mode,
             "limit": self.limit,
+            "outweigh": None if math.isinf(self.outweigh) else self.outweigh,
             "strategy": self.strategy,
             "slots": list(self.slots),
             "selecting": asdict(self.selecting) if self.selecting else None,
@@ -101,7 +104,10 @@ class Agreement:
             limit = check_limit(float(document["limit"]))
             strategy, slots = str(document["strategy"]), tuple(map(str, document["slots"]))
             selecting = Selecting.parse(document.get("selecting"))
-            return cls(str(document["mode"]), signature, limit, strategy, slots, selecting)
+            outweigh = document["outweigh"]
+            outweigh = math.inf if outweigh is None else max(1.0, float(outweigh))
+            mode = str(document["mode"])
+            return cls(mode, signature, limit, outweigh, strategy, slots, selecting)
         except (*_UNREADABLE, HublessError) as error:
             raise FederationError(
                 f"{where}/{keys.FEDERATION} is damaged ({error}): choose another folder"
@@ -121,6 +127,13 @@ class Agreement:
             raise FederationError(
                 f"{where} runs in mode {self.mode!r}, this member asked for {mine.mode!r}: "
                 "use the same mode at every site"
+            )
+        if self.mode == "sync" and (self.limit > mine.limit or self.outweigh > mine.outweigh):
+            raise FederationError(
+                f"{where} lets in more than this member: limit={self.limit:g} and "
+                f"outweigh={self.outweigh:g} there, {mine.limit:g} and {mine.outweigh:g} here. In "
+                "rounds everybody has to refuse the same: join with the federation's, if you "
+                "trust its members that far"
             )
         if self.strategy != mine.strategy:
             raise FederationError(

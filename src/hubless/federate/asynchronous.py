@@ -6,53 +6,102 @@ before is part of its params already, so nothing unchanged is downloaded or weig
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Literal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+import numpy as np
 
 from hubless import events
-from hubless.errors import FederationError, Refused
+from hubless.errors import FederationError, NotFound, Refused, StoreError
 from hubless.federate import keys
-from hubless.federate.averaging import Averaged, average
-from hubless.federate.federation import KEPT_UPDATES, Federation
-from hubless.federate.fold.source import Flat, Own
+from hubless.federate.agreement import Agreement
+from hubless.federate.fold import (
+    Flat,
+    Own,
+    ServerState,
+    Source,
+    Stored,
+    bad_ones,
+    capped,
+    foldable_parts,
+    open_updates,
+    reduce,
+)
 from hubless.federate.keys import Incarnation, Posted
+from hubless.federate.member import Member, Report
 from hubless.federate.picking.draw import Selection, listed_standings
-from hubless.federate.picking.report import Said
-from hubless.federate.terms import Terms
-from hubless.params import Array
+from hubless.params import Array, settle
 from hubless.signature import Block, Signature
-from hubless.store.base import Store
 from hubless.store.reliable import Reliable
 from hubless.strategy.base import Slots, Strategy
 
+KEPT_UPDATES = 2
+"""A member's newest updates stay: a peer may be reading the one before the last."""
+_RENEWALS = 3
+_AHEAD = 1000
+"""A version may be so much further than all updates that can have led to it explain."""
+OUTRUN = "it was replaced faster than it could be read, and waits until next time"
+"""Why an update is left out that nothing is wrong with."""
+OTHER_SIGNATURE = "its params have another signature than this federation's"
 
-class Asynchronous(Federation):
-    """A member that never waits."""
+Number = TypeVar("Number", int, float)
 
-    mode = "async"
+
+class Asynchronous:
+    """A mode in which members never wait."""
+
+    name = "async"
     trains_on_alone = True
 
-    def __init__(self, store: Reliable, terms: Terms, peers: Literal["new", "all"] = "new") -> None:
+    def __init__(self, member: Member, peers: Literal["new", "all"] = "new") -> None:
         if peers not in ("new", "all"):
             raise FederationError(f"peers is 'new' or 'all', not {peers!r}")
-        super().__init__(store, terms)
+        self.member = member
+        self.state = ServerState(member.strategy)
         self._peers = peers
         self._seen: dict[str, tuple[Incarnation, int]] = {}
-        self._bad: set[str] = set()
         self._turns = 0
 
-    def _exchange(self, own: Own, said: Said) -> Flat | None:
-        selection = self.terms.selection
+    def agreement(self, signature: Signature) -> Agreement:
+        """The model, and what counts as absurd: strategies may differ."""
+        return Agreement(self.name, signature, self.member.limit, self.member.outweigh)
+
+    def start_from(self, version: Flat) -> None:
+        """Go on from this version."""
+        self.state.start_from(version)
+
+    def exchange(self, own: Own, report: Report) -> Flat | None:
+        """Put one's update, and average in what is new; None where there is nothing."""
+        member, selection = self.member, self.member.terms.selection
         if selection is None:
-            self._post(keys.UPDATES, own, self._hidden(said))
-            return self._take_in(own, said.examples)
+            member.post(keys.UPDATES, own, member.hidden(report))
+            return self._take_in(own, report.examples, self._list())
         listed = self._list()
         if self._has_turn(selection, listed, own.signature):
             # acknowledged, and so visible: one listing serves to pick and to take in
-            listed.append(self._post(keys.UPDATES, own, self._hidden(said)))
-        elif self.terms.unpicked == "train":
+            listed.append(member.post(keys.UPDATES, own, member.hidden(report)))
+        elif member.terms.unpicked == "train":
             return None
-        return self._take_in(own, said.examples, listed)
+        return self._take_in(own, report.examples, listed)
+
+    def collective(self, signature: Signature) -> Flat | None:
+        """Everybody's newest update in one."""
+        member = self.member
+        averaged = collective(
+            member.store,
+            signature,
+            member.strategy,
+            self._refuse,
+            member.limit,
+            member.outweigh,
+            member.miss,
+        )
+        if averaged is None:
+            return None
+        self._note(averaged)
+        return averaged.flat
 
     def _has_turn(self, selection: Selection, listed: list[Posted], signature: Signature) -> bool:
         """Whether this member is among those it draws; it is if nothing is known of it yet.
@@ -60,28 +109,31 @@ class Asynchronous(Federation):
         Who joined as often and is at the same turn draws the same. A process that takes a single
         turn before it ends draws anew each time, because then it has joined once more.
         """
+        member = self.member
         turn, self._turns = self._turns, self._turns + 1
-        usable = [p for p in listed if p.signature == signature.digest and p.key not in self._bad]
-        known, now = listed_standings(keys.newest(usable))
-        if self.client not in known:
+        usable = [
+            p for p in listed if p.signature == signature.digest and not member.refused(p.key)
+        ]
+        standings, now = listed_standings(keys.newest(usable))
+        if member.client not in standings:
             return True
-        pick = selection.pick(known, turn, self.incarnation.count, round=now)
-        self.events.emit(events.Picked(client=self.client, round=turn, cohort=list(pick.members)))
-        if self.client in pick.members:
+        pick = selection.pick(standings, turn, member.incarnation.count, round=now)
+        member.emit(events.Picked(client=member.client, round=turn, cohort=list(pick.members)))
+        if member.client in pick.members:
             return True
-        self.events.emit(events.Skipped(client=self.client, step=self._calls, round=turn))
+        member.emit(events.Skipped(client=member.client, step=member.calls, round=turn))
         return False
 
     def _list(self) -> list[Posted]:
-        listed = keys.parse_updates(self.store.list(keys.UPDATES))
-        self._check_sole(listed)
-        return listed
+        """Everybody's updates, but for those that somebody else put under this member's name."""
+        member = self.member
+        listed = keys.parse_updates(member.store.list(keys.UPDATES))
+        return [p for p in listed if member.notice(p.client, p.incarnation, p.key)]
 
-    def _take_in(self, own: Own, examples: int, listed: list[Posted] | None = None) -> Flat | None:
-        started = self.clock.now()
-        listed = self._list() if listed is None else listed
+    def _take_in(self, own: Own, examples: int, listed: list[Posted]) -> Flat | None:
+        member = self.member
+        started = member.clock.now()
         self._collect(listed)
-        self._bad &= {p.key for p in listed}
         fresh = self._fresh(listed, own.signature)
         slots: dict[int, Slots] = {}
 
@@ -90,46 +142,53 @@ class Asynchronous(Federation):
             return values
 
         averaged = average(
-            self.store,
+            member.store,
             own.signature,
             fresh,
-            self.strategy,
+            member.strategy,
             refuse=self._refuse,
-            miss=self._miss,
-            limit=self.limit,
+            miss=member.miss,
+            limit=member.limit,
+            outweigh=member.outweigh,
             own=(own, examples),
-            version=self.version,
-            advance=advance,
+            version=member.version,
+            advance=advance if member.strategy.optimizer.needs_current else None,
         )
         if averaged is None:
-            self.version += 1
-            self.events.emit(events.Nothing(client=self.client, version=self.version))
+            member.version += 1
+            member.emit(events.Nothing(client=member.client, version=member.version))
             return None
         self._note(averaged)
         self.state.arrive(averaged.flat, slots)
-        self.events.emit(
+        member.emit(
             events.Pulled(
-                client=self.client,
+                client=member.client,
                 peers={p.client: p.sequence for p in averaged.included},
                 weights=averaged.named(averaged.weights),
                 staleness=averaged.named(averaged.staleness),
-                version=self.version,
+                version=member.version,
                 bytes=averaged.bytes,
-                seconds=self.clock.now() - started,
+                seconds=member.clock.now() - started,
             )
         )
         return averaged.flat
 
     def _fresh(self, listed: list[Posted], signature: Signature) -> list[Posted]:
         """What peers have that this member has not taken in, bad ones left aside."""
+        member = self.member
+        newest = keys.newest(listed)
+        # a version counts what its member took in, one by one: so many there can have been
+        furthest = max(member.version, sum(p.sequence + 1 for p in newest.values())) + _AHEAD
         fresh = []
-        for posted in keys.newest(listed).values():
+        for posted in newest.values():
             seen = self._seen.get(posted.client)
             unseen = seen is None or posted.rank > seen or self._peers == "all"
-            if posted.client == self.client or not unseen or posted.key in self._bad:
+            if posted.client == member.client or not unseen or member.refused(posted.key):
                 continue
             if posted.signature != signature.digest:
-                reason = "its params have another signature than this federation's"
+                self._refuse(Refused(posted.client, posted.key, OTHER_SIGNATURE))
+            elif posted.version > furthest:
+                reason = f"its version {posted.version} is further than any update can have led"
                 self._refuse(Refused(posted.client, posted.key, reason))
             else:
                 fresh.append(posted)
@@ -137,43 +196,180 @@ class Asynchronous(Federation):
 
     def _collect(self, listed: list[Posted]) -> None:
         """Delete own updates that newer ones, visible to all, have replaced."""
-        mine = sorted((p for p in listed if p.client == self.client), key=lambda p: p.rank)
-        self._discard([p.key for p in mine[:-KEPT_UPDATES]])
+        mine = sorted((p for p in listed if p.client == self.member.client), key=lambda p: p.rank)
+        self.member.discard([p.key for p in mine[:-KEPT_UPDATES]])
+        self.member.forget_all_but({p.key for p in listed})
 
     def _refuse(self, refusal: Refused) -> None:
-        self._bad.add(refusal.key)
-        super()._refuse(refusal)
-
-    def _miss(self, refusal: Refused) -> None:
-        """Tell of an update that could not be had this time, which is not to be called bad."""
-        super()._refuse(refusal)
-
-    def _collective(self, signature: Signature) -> Flat | None:
-        averaged = collective(
-            self.store, signature, self.strategy, self._refuse, self.limit, self._miss
-        )
-        if averaged is None:
-            return None
-        self._note(averaged)
-        return averaged.flat
+        self.member.refuse(refusal)
 
     def _note(self, averaged: Averaged) -> None:
         """Remember what was taken in: it counts once, and moves this member's version."""
         for posted in averaged.included:
             self._seen[posted.client] = posted.rank
-        reached = max(self.version, *(p.version for p in averaged.included)) + 1
-        self.version = min(reached, keys.VERSIONS - 1)
+        reached = max(self.member.version, *(p.version for p in averaged.included)) + 1
+        self.member.version = min(reached, keys.VERSIONS - 1)
+
+
+@dataclass(frozen=True)
+class Averaged:
+    """What came out, and of whom."""
+
+    flat: Flat
+    included: list[Posted]
+    weights: list[float]
+    staleness: list[int]
+    bytes: int
+
+    def named(self, values: Sequence[Number]) -> dict[str, Number]:
+        """What stands in the order of the updates, by client."""
+        return {p.client: value for p, value in zip(self.included, values, strict=True)}
 
 
 def collective(
-    store: Store,
+    store: Reliable,
     signature: Signature,
     strategy: Strategy,
     refuse: Callable[[Refused], None],
     limit: float,
+    outweigh: float,
     miss: Callable[[Refused], None] | None = None,
 ) -> Averaged | None:
     """Everybody's newest update in one: what the federation as a whole has arrived at."""
     listed = keys.newest(keys.parse_updates(store.list(keys.UPDATES)))
     wanted = [p for p in listed.values() if p.signature == signature.digest]
-    return average(store, signature, wanted, strategy, refuse=refuse, miss=miss, limit=limit)
+    return average(
+        store,
+        signature,
+        wanted,
+        strategy,
+        refuse=refuse,
+        miss=miss,
+        limit=limit,
+        outweigh=outweigh,
+    )
+
+
+def average(
+    store: Reliable,
+    signature: Signature,
+    wanted: Sequence[Posted],
+    strategy: Strategy,
+    *,
+    refuse: Callable[[Refused], None],
+    limit: float,
+    outweigh: float,
+    miss: Callable[[Refused], None] | None = None,
+    own: tuple[Own, int] | None = None,
+    version: int | None = None,
+    advance: Callable[[Block, Array], Array] | None = None,
+) -> Averaged | None:
+    """Reduce the wanted updates, and one's own params with their examples, into one.
+
+    The result takes the place of one's own params. Bad updates are handed to `refuse` and the
+    rest is averaged without them; one that its owner replaced meanwhile is taken in its newest
+    form. One that is replaced over and over is handed to `miss` (to `refuse` if not given): there
+    is nothing wrong with it. None where nothing is left to average.
+    """
+    included = list(wanted)
+    opened: dict[str, Stored] = {}
+    renewals: Counter[str] = Counter()
+    reduced = False
+    while included:
+        unopened = [p for p in included if p.key not in opened]
+        arrived, troubles = open_updates(store, unopened, signature, limit, ahead=True)
+        opened.update(arrived)
+        if not troubles:
+            if reduced and own is not None:
+                own[0].renew()
+            reduced = True
+            try:
+                return _reduce(
+                    store,
+                    signature,
+                    included,
+                    opened,
+                    strategy,
+                    own,
+                    version,
+                    limit,
+                    outweigh,
+                    advance,
+                )
+            except Refused as refusal:
+                # where one is bad others may be, too: one more pass finds them all
+                troubles = bad_ones(opened[p.key] for p in included) or [refusal]
+            except StoreError as error:
+                troubles = [error]
+        included = _without(store, included, troubles, renewals, refuse, miss or refuse)
+    return None
+
+
+def _without(
+    store: Reliable,
+    included: Sequence[Posted],
+    troubles: Sequence[StoreError | Refused],
+    renewals: Counter[str],
+    refuse: Callable[[Refused], None],
+    miss: Callable[[Refused], None],
+) -> list[Posted]:
+    """The updates to go on with, after some could not be had: without bad ones, or newer ones."""
+    whose = {p.key: p.client for p in included}
+    gone = {trouble.key for trouble in troubles}
+    kept = [p for p in included if p.key not in gone]
+    unreadable = [t for t in troubles if not isinstance(t, Refused) and t.key not in whose]
+    if unreadable:
+        raise unreadable[0]
+    # raises if it is the store, and not these objects
+    newest = keys.newest(keys.parse_updates(store.list(keys.UPDATES)))
+    for trouble in troubles:
+        client = whose[trouble.key]
+        if isinstance(trouble, Refused):
+            refuse(trouble)
+        elif not isinstance(trouble, NotFound):
+            refuse(Refused(client, trouble.key, f"it cannot be read: {trouble}"))
+        else:
+            renewals[client] += 1
+            if client in newest and renewals[client] <= _RENEWALS:
+                kept.append(newest[client])
+            elif client in newest:
+                miss(Refused(client, trouble.key, OUTRUN))
+    return kept
+
+
+def _reduce(
+    store: Reliable,
+    signature: Signature,
+    included: list[Posted],
+    opened: dict[str, Stored],
+    strategy: Strategy,
+    own: tuple[Own, int] | None,
+    version: int | None,
+    limit: float,
+    outweigh: float,
+    advance: Callable[[Block, Array], Array] | None,
+) -> Averaged:
+    reached = max(p.version for p in included) if version is None else version
+    sources: list[Source] = [opened[p.key] for p in included]
+    examples = [p.examples for p in included]
+    staleness = [max(0, reached - p.version) for p in included]
+    if own is not None:
+        local = replace(own[0], reusable=True)
+        sources, examples, staleness = [local, *sources], [own[1], *examples], [0, *staleness]
+    examples = capped(examples, outweigh)
+    weights = strategy.weights(examples, staleness, None if own is None else 0)
+    out = np.empty(signature.size, np.uint8) if own is None else own[0].flat
+
+    def finish(block: Block, total: Array) -> None:
+        target = out[block.start : block.stop].view(block.dtype)
+        values = np.asarray(settle(total, target) if advance is None else advance(block, total))
+        if not np.may_share_memory(target, values):
+            target[...] = values
+
+    everything = range(len(signature.blocks))
+    parts = foldable_parts(signature, everything, strategy, len(sources), store.request_bytes)
+    shares = weights.tolist()
+    reduce(signature, parts, sources, shares, strategy, store, limit, finish)
+    first = 0 if own is None else 1
+    size = sum(p.size for p in included)
+    return Averaged(out, included, shares[first:], staleness[first:], size)

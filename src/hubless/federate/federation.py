@@ -1,43 +1,22 @@
-"""A federation as one member sees it: what both modes have in common."""
+"""A federation as a script sees it: what it calls, in either mode."""
 
 from __future__ import annotations
 
-import json
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
-from typing import Any, Protocol
+import math
+from collections.abc import Callable, Mapping
+from typing import Protocol, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from hubless import __version__, events
-from hubless.errors import (
-    AlreadyExists,
-    FederationError,
-    NameTaken,
-    ParamsError,
-    Refused,
-    StoreError,
-    Unsupported,
-)
+from hubless import events
+from hubless.errors import FederationError, ParamsError, StoreError
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
-from hubless.federate.fold.serverstate import ServerState
-from hubless.federate.fold.source import Flat, Own, Stored, check_own
-from hubless.federate.keys import Incarnation, Posted
-from hubless.federate.model import M, Model, load, shared_params
-from hubless.federate.picking.report import Reporter, Said, finite_valuation
-from hubless.federate.terms import Terms
-from hubless.rng import stream
+from hubless.federate.fold import Flat, Own, check_own
+from hubless.federate.member import Member, Report
+from hubless.federate.model import M, Model, is_in_place, load, shared_params
+from hubless.params import finite, whole_examples
 from hubless.signature import Signature
 from hubless.store import codec
-from hubless.store.base import Bytes
 from hubless.store.reliable import Reliable
-from hubless.update import whole_examples
-
-KEPT_UPDATES = 2
-"""A member's newest updates stay: a peer may be reading the one before the last."""
 
 
 class Removable(Protocol):
@@ -46,58 +25,79 @@ class Removable(Protocol):
     def remove(self) -> None: ...
 
 
-class Optimizer(Protocol):
+class Hookable(Protocol):
     """Anything that calls back after each of its steps, as torch's optimizers do."""
 
     def register_step_post_hook(self, hook: Callable[..., None], /) -> Removable: ...
 
 
-class Federation(ABC):
-    """One member's end of a federation; made by `hubless.join`."""
+class Mode(Protocol):
+    """How members meet: what the two modes do differently."""
 
-    mode: str
-    trains_on_alone = False
+    name: str
+    trains_on_alone: bool
     """Whether a member goes on by itself while the store is out of reach."""
 
-    def __init__(self, store: Reliable, terms: Terms) -> None:
-        self.store = store
-        self.terms = terms
-        self.client = terms.client
-        self.strategy = terms.strategy
-        self.clock = terms.clock
-        self.events = events.Events(list(terms.listeners))
-        self.version = 0
-        self.signature: Signature | None = None
-        self.limit = terms.limit
-        self.state = ServerState(terms.strategy)
-        self._calls = 0
+    def agreement(self, signature: Signature) -> Agreement:
+        """What this member would have everybody agree on."""
+        ...
+
+    def exchange(self, own: Own, report: Report) -> Flat | None:
+        """Share these params; what came back, or None where the member goes on with its own."""
+        ...
+
+    def collective(self, signature: Signature) -> Flat | None:
+        """What the federation as a whole has arrived at, or None before there is anything."""
+        ...
+
+    def start_from(self, version: Flat) -> None:
+        """Go on from this version."""
+        ...
+
+
+class Federation:
+    """One member's end of a federation; made by `hubless.join`."""
+
+    def __init__(self, member: Member, mode: Mode) -> None:
+        self.member, self._mode, self.terms = member, mode, member.terms
         self._reported: dict[str, float] = {}
         self._valued: float | None = None
         self._hook: Removable | None = None
         self._closed = False
-        entries = store.list("")
+        self._model: Model | None = None
+        self._examples = 0
+        self._shared = ""
+        entries = member.store.list("")
         if any(entry.key == keys.FEDERATION for entry in entries):
-            found = read_agreement(store)
-            found.hold(self._agreement(found.signature), store.url)
-        mine = [p for p in keys.parse_updates(entries) if p.client == self.client]
-        self.incarnation = self._begin_life(keys.lives(entries, self.client))
-        # a process that takes a single step before it ends draws anew each time
-        self._rng = stream(terms.seed, "participation", terms.client, self.incarnation.count)
-        self.sequence = max((p.sequence for p in mine), default=-1) + 1
-        self.resumed = bool(mine)
-        former = self.incarnation.count - 1
-        self._reporter = Reporter(terms.private, self.sequence, former) if terms.private else None
-        reached = max((p.version + 1 for p in mine), default=0)
-        self.version = min(reached, keys.VERSIONS - 1)
-        self.events.emit(
-            events.Joined(
-                client=self.client,
-                url=store.url,
-                mode=self.mode,
-                incarnation=str(self.incarnation),
-                resumed=self.resumed,
-            )
-        )
+            agreed = read_agreement(member.store)
+            agreed.hold(mode.agreement(agreed.signature), member.store.url)
+        member.begin(entries, mode.name)
+        self._chance = member.terms.chance(member.incarnation.count)
+
+    @property
+    def client(self) -> str:
+        """This member's name."""
+        return self.member.client
+
+    @property
+    def mode(self) -> str:
+        """`async` or `sync`."""
+        return self._mode.name
+
+    @property
+    def store(self) -> Reliable:
+        """Where members meet."""
+        return self.member.store
+
+    @property
+    def version(self) -> int:
+        """How far this member is: one more than the newest version that it took in."""
+        return self.member.version
+
+    @property
+    def resumed(self) -> bool:
+        """Whether this name had been here before."""
+        return self.member.resumed
 
     def step(
         self,
@@ -114,42 +114,15 @@ class Federation(ABC):
         `valuation` is what training this member is worth, for selectors that go by it.
         """
         self._check_open()
-        noted = {name: float(value) for name, value in (metrics or {}).items()}
-        said = Said(whole_examples(examples), noted, finite_valuation(valuation))
-        selection = self.terms.selection
-        if selection is not None and selection.by_value and valuation is None:
-            raise ParamsError(
-                f"{selection.selector!r} goes by what training each member is worth: say so with "
-                "step(..., valuation=...), or federation.report(valuation=...) under optimizer="
-            )
-        self._calls += 1
-        if self._calls % self.terms.every:
+        report = self._report_of(examples, metrics, valuation)
+        self._model, self._examples = model, report.examples
+        self.member.calls += 1
+        if self.member.calls % self.terms.every:
             return model
-        if self.terms.participation < 1 and self._rng.random() >= self.terms.participation:
-            self.events.emit(events.Skipped(client=self.client, step=self._calls))
+        if self._chance is not None and self._chance.random() >= self.terms.participation:
+            self.member.emit(events.Skipped(client=self.client, step=self.member.calls))
             return model
-        try:
-            result = self._share(model, said)
-        except StoreError as error:
-            if not self.trains_on_alone:
-                raise
-            self.events.emit(events.Offline(client=self.client, reason=str(error)))
-            return model
-        return model if result is None else load(model, result)
-
-    def _share(self, model: Model, said: Said) -> dict[str, NDArray[Any]] | None:
-        params = shared_params(model, self.terms.share)
-        signature = self._agree(Signature.of(params))
-        flat = signature.pack(params)
-        # a model on an accelerator was copied to get here, and once is enough
-        del params
-        check_own(signature, flat, self.limit)
-
-        def renew() -> None:
-            signature.pack(shared_params(model, self.terms.share), into=flat)
-
-        result = self._exchange(Own(signature, flat, renew), said)
-        return None if result is None else signature.unpack(result)
+        return self._share(model, report)
 
     def pull(self, model: M) -> M:
         """Load what the federation as a whole has arrived at, sharing nothing.
@@ -160,13 +133,11 @@ class Federation(ABC):
         """
         self._check_open()
         signature = self._agree(Signature.of(shared_params(model, self.terms.share)))
-        result = self._collective(signature)
-        if result is None:
-            result = self._initial(signature)
+        with self.store.within(math.inf):
+            result = self._arrived_at(signature)
         if result is None:
             return model
-        self.state.start_from(result)
-        return load(model, signature.unpack(result))
+        return self._load(model, signature, result)
 
     def start(self, model: M) -> M:
         """Load the federation's params, or make these the ones that everybody starts from.
@@ -175,32 +146,57 @@ class Federation(ABC):
         """
         params = shared_params(model, self.terms.share)
         signature = self._agree(Signature.of(params))
-        result = self._collective(signature)
-        if result is None:
-            result = self._initial(signature)
+        result = self._arrived_at(signature)
         if result is None:
             flat = signature.pack(params)
-            check_own(signature, flat, self.limit)
-            self._put_once(keys.INITIAL, codec.encode(signature, flat, {"client": self.client}))
-            result = self._initial(signature)
+            check_own(signature, flat, self.member.limit)
+            parts = codec.encode(signature, flat, {"client": self.client})
+            self.member.put_once(keys.INITIAL, parts)
+            result = self.member.initial(signature)
         if result is None:
             return model
-        self.state.start_from(result)
-        return load(model, signature.unpack(result), in_place=True)
+        return self._load(model, signature, result, in_place=True)
 
-    def attach(self, model: Model, optimizer: Optimizer, examples: int) -> None:
+    def finish(
+        self,
+        model: M | None = None,
+        *,
+        examples: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+    ) -> M:
+        """Share a last time, load what the federation has arrived at, and leave.
+
+        So a script ends with the federation's model, and the others do not wait for it any more.
+        Nothing is shared where nothing was trained since the last time. The end of a `with` block
+        does this for a module, or tensors, that a call before was given.
+        """
+        self._check_open()
+        model = cast(M, self._model) if model is None else model
+        if model is None:
+            raise FederationError("finish(model) needs the model, as no call before was given one")
+        if self._changed(model):
+            self.member.calls += 1
+            counted = self._examples if examples is None else examples
+            metrics = self._reported if metrics is None else metrics
+            model = self._share(model, self._report_of(counted, metrics, self._valued))
+        model = self.pull(model)
+        self.close()
+        return model
+
+    def attach(self, model: Model, optimizer: Hookable, examples: int) -> None:
         """Call `step` after each of the optimizer's steps (and so, federate every n of them)."""
 
         def stepped(*_: object) -> None:
             reported, valuation = self._reported, self._valued
             self.step(model, examples=examples, metrics=reported, valuation=valuation)
 
+        self._model, self._examples = model, examples
         self._hook = optimizer.register_step_post_hook(stepped)
 
     def report(self, *, valuation: float | None = None, **metrics: float) -> None:
         """What is to go with the next updates, where an optimizer's hook makes the steps."""
         self._reported.update(metrics)
-        self._valued = self._valued if valuation is None else finite_valuation(valuation)
+        self._valued = self._valued if valuation is None else finite(valuation)
 
     def close(self) -> None:
         """Leave. What was shared stays in the store: join again under the same name to go on."""
@@ -209,145 +205,73 @@ class Federation(ABC):
         self._closed = True
         if self._hook is not None:
             self._hook.remove()
-        self.events.emit(events.Left(client=self.client, steps=self._calls))
+        self.member.leave()
         self.store.close()
 
     def __enter__(self) -> Federation:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        try:
+            if kind is None and not self._closed and is_in_place(self._model):
+                self.finish(self._model)
+        finally:
+            self.close()
 
-    def _begin_life(self, lives: dict[str, Incarnation]) -> Incarnation:
-        """Rank above all former lives under this name, and say so before anything else.
+    def _share(self, model: M, report: Report) -> M:
+        try:
+            with self.store.within(math.inf):
+                params = shared_params(model, self.terms.share)
+                signature = self._agree(Signature.of(params))
+                flat = signature.pack(params)
+                # a model on an accelerator was copied to get here, and once is enough
+                del params
+                check_own(signature, flat, self.member.limit)
 
-        A former life's last write may still be on its way. It announced itself before it wrote
-        anything, so what it wrote ranks below us wherever it lands.
-        """
-        incarnation = Incarnation.after(lives.values())
-        said = json.dumps({"hubless": __version__, "mode": self.mode}).encode()
-        self.store.put(keys.life_key(self.client, incarnation), [said])
-        self._discard([key for key in lives if key.startswith(keys.MEMBERS)])
-        return incarnation
+                def renew() -> None:
+                    signature.pack(shared_params(model, self.terms.share), into=flat)
 
-    @abstractmethod
-    def _exchange(self, own: Own, said: Said) -> Flat | None:
-        """Share these params; what came back, or None where the member goes on with its own."""
+                result = self._mode.exchange(Own(signature, flat, renew), report)
+        except StoreError as error:
+            if not self._mode.trains_on_alone:
+                raise
+            self.member.emit(events.Offline(client=self.client, reason=str(error)))
+            return model
+        if result is None:
+            self._shared = codec.digest(flat.data)
+            return model
+        return self._load(model, signature, result)
 
-    @abstractmethod
-    def _collective(self, signature: Signature) -> Flat | None:
-        """What the federation as a whole has arrived at, or None before there is anything."""
+    def _load(self, model: M, signature: Signature, result: Flat, *, in_place: bool = False) -> M:
+        self._mode.start_from(result)
+        self._shared = codec.digest(result.data)
+        return load(model, signature.unpack(result), in_place=in_place)
+
+    def _changed(self, model: Model) -> bool:
+        """Whether the model is another than what was shared or loaded last."""
+        params = shared_params(model, self.terms.share)
+        return codec.digest(Signature.of(params).pack(params).data) != self._shared
+
+    def _arrived_at(self, signature: Signature) -> Flat | None:
+        result = self._mode.collective(signature)
+        return self.member.initial(signature) if result is None else result
 
     def _agree(self, mine: Signature) -> Signature:
-        """Hold this model against the federation's, which its first member fixed."""
-        if self.signature != mine:
-            agreement = self._agreement(mine)
-            if self.signature is None:
-                self._put_once(keys.FEDERATION, [agreement.to_bytes()])
-            found = read_agreement(self.store)
-            found.hold(agreement, self.store.url)
-            self.signature, self.limit = found.signature, found.limit
-        return self.signature
+        return self.member.agree(mine, self._mode.agreement)
 
-    def _agreement(self, signature: Signature) -> Agreement:
-        """What this member would have everybody agree on."""
-        return Agreement(self.mode, signature, self.terms.limit)
-
-    def _put_once(self, key: str, parts: Sequence[Bytes]) -> None:
-        """Write an object that the first member to come decides."""
-        try:
-            self.store.put(key, parts, create=True)
-        except AlreadyExists:
-            return
-        except Unsupported:
-            # two first members may then both write; the signature in each key keeps them apart
-            if not any(entry.key == key for entry in self.store.list("")):
-                self.store.put(key, parts)
-
-    def _initial(self, signature: Signature) -> Flat | None:
-        """The params that everybody starts from, if any member gave some."""
-        entry = next((e for e in self.store.list("") if e.key == keys.INITIAL), None)
-        if entry is None:
-            return None
-        stored = Stored(
-            self.store, entry.key, entry.size, "first member", signature, limit=self.limit
-        )
-        return np.array(stored.checked(range(len(signature.blocks))))
-
-    def _hidden(self, said: Said) -> Said:
-        """The same as it may be published: once for each step, because it costs each time."""
-        if self._reporter is None:
-            return said
-        return replace(said, valuation=self._reporter.report(said.valuation))
-
-    def _post(self, folder: str, own: Own, said: Said) -> Posted:
-        """Put an update into the store; returns once that is acknowledged."""
-        posted = Posted(
-            folder,
-            self.client,
-            self.sequence,
-            self.incarnation,
-            said.examples,
-            self.version,
-            own.signature.digest,
-            valuation=said.valuation,
-        )
-        # a number is used up even if the put fails: the object may be there all the same
-        self.sequence += 1
-        header = {
-            "client": self.client,
-            "sequence": str(posted.sequence),
-            "examples": str(said.examples),
-            "version": str(self.version),
-            "metrics": json.dumps(dict(said.metrics)),
-        }
-        if said.valuation is not None:
-            header["valuation"] = keys.exactly(said.valuation)
-        parts = codec.encode(own.signature, own.flat, header)
-        if len(parts[0]) > codec.header_limit(own.signature):
+    def _report_of(
+        self, examples: int, metrics: Mapping[str, float] | None, valuation: float | None
+    ) -> Report:
+        noted = {name: float(value) for name, value in (metrics or {}).items()}
+        if valuation is not None:
+            valuation = finite(valuation)
+        selection = self.terms.selection
+        if selection is not None and selection.by_value and valuation is None:
             raise ParamsError(
-                f"metrics take {len(parts[0])} bytes, which is more than peers accept: share fewer"
+                f"{selection.selector!r} goes by what training each member is worth: say so with "
+                "step(..., valuation=...), or federation.report(valuation=...) under optimizer="
             )
-        self.store.put(posted.key, parts)
-        self.events.emit(
-            events.Pushed(
-                client=self.client,
-                key=posted.key,
-                sequence=posted.sequence,
-                examples=said.examples,
-                bytes=sum(memoryview(part).nbytes for part in parts),
-                metrics=said.metrics,
-                valuation=said.valuation,
-                epsilon=None if self._reporter is None else self._reporter.epsilon,
-            )
-        )
-        return posted
-
-    def _check_sole(self, listed: Sequence[Posted]) -> None:
-        """Raise where a later process goes by this member's name."""
-        others = [p for p in listed if p.client == self.client and p.incarnation > self.incarnation]
-        if others:
-            raise NameTaken(
-                f"another live process joined as {self.client!r} after this one (it wrote "
-                f"{others[-1].key}): give every process a client name of its own. This one stops "
-                "sharing; its model is untouched"
-            )
-
-    def _discard(self, keys: Sequence[str]) -> None:
-        """Delete what is ours and superseded; what cannot be deleted now is tried again later."""
-        if not keys:
-            return
-        try:
-            self.store.store.delete(keys)
-        except StoreError as error:
-            events.logger.debug("could not collect %s yet: %s", keys, error)
-
-    def _refuse(self, refusal: Refused) -> None:
-        self.events.emit(
-            events.RefusedUpdate(
-                client=self.client, peer=refusal.client, key=refusal.key, reason=refusal.reason
-            )
-        )
+        return Report(whole_examples(examples), noted, valuation)
 
     def _check_open(self) -> None:
         if self._closed:

@@ -9,12 +9,13 @@ from typing import Literal
 from hubless.errors import FederationError
 from hubless.events import Listener
 from hubless.federate.asynchronous import Asynchronous
-from hubless.federate.federation import Federation, Optimizer
-from hubless.federate.fold.source import ABSURD
+from hubless.federate.federation import Federation, Hookable, Mode
+from hubless.federate.fold import OUTWEIGH
+from hubless.federate.member import Member
 from hubless.federate.model import Model
 from hubless.federate.picking.draw import Selection
-from hubless.federate.rounds.quorum import Quorum
-from hubless.federate.rounds.round import Synchronous
+from hubless.federate.rounds.closing import Quorum
+from hubless.federate.synchronous import Synchronous
 from hubless.federate.terms import Terms
 from hubless.patience import Clock, SystemClock
 from hubless.privacy.mechanisms import Mechanism
@@ -32,7 +33,7 @@ def join(
     strategy: Strategy | None = None,
     mode: Literal["async", "sync"] = "async",
     model: Model | None = None,
-    optimizer: Optimizer | None = None,
+    optimizer: Hookable | None = None,
     examples: int = 1,
     every: int = 1,
     participation: float = 1.0,
@@ -48,7 +49,8 @@ def join(
     endpoint: str | None = None,
     options: Mapping[str, str] | None = None,
     patience: float = 60.0,
-    limit: float = ABSURD,
+    limit: float | None = None,
+    outweigh: float = OUTWEIGH,
     seed: int = 0,
     on_event: Listener | Sequence[Listener] = (),
     clock: Clock | None = None,
@@ -97,7 +99,10 @@ def join(
         endpoint: Where an S3, GCS or Azure server of your own answers.
         options: Settings for the bucket, such as `{"aws_region": "eu-west-1"}`.
         patience: Seconds during which a failing store is tried again.
-        limit: Peers' params with a larger root mean square are refused as diverged.
+        limit: Peers' params with a larger root mean square are refused as diverged; a million if
+            not given. The stricter of this and the federation's counts.
+        outweigh: An update counts for at most this many times the median number of examples, as
+            a site can claim any number. The stricter of this and the federation's counts.
         seed: Seeds the draws for `participation` and of `selector`.
         on_event: Called with each event.
 
@@ -126,6 +131,7 @@ def join(
         participation=participation,
         seed=seed,
         limit=limit,
+        outweigh=outweigh,
         selection=None if selector is None or cohort is None else Selection(selector, cohort, seed),
         unpicked=unpicked or ("wait" if mode == "sync" else "train"),
         private=private,
@@ -133,13 +139,13 @@ def join(
         clock=clock,
     )
     opened = url if isinstance(url, Store) else open_store(url, endpoint, options)
-    store = Reliable(opened, patience, clock)
-    federation: Federation
+    member = Member(Reliable(opened, patience, clock), terms)
+    how: Mode
     if mode == "async":
-        federation = Asynchronous(store, terms, peers)
+        how = Asynchronous(member, peers)
     else:
-        waited_for = Quorum.of(members, quorum, client, cohort)
-        federation = Synchronous(store, terms, waited_for, deadline)
+        how = Synchronous(member, Quorum.of(members, quorum, client, cohort), deadline)
+    federation = Federation(member, how)
     if model is not None:
         federation.start(model)
     if model is not None and optimizer is not None:

@@ -3,14 +3,16 @@
     federation.json                                    what everybody agreed on
     initial.safetensors                                the params that everybody started from
     members/CLIENT=INCARNATION.json                    who joined last under a name
+    members/CLIENT=INCARNATION.left.json               that it has left
     updates/CLIENT=NAME.safetensors                    asynchronous: each member's newest updates
     rounds/R/updates/CLIENT=NAME.safetensors           synchronous: the updates of round R
     rounds/R/plan-A.json                               who is included, at attempt A, and picked
-    rounds/R/slices-A/I.safetensors                    the I-th stretch of the result
+    rounds/R/slices-A/I=CLIENT=INCARNATION-D.safetensors   the I-th stretch of the result
 
 Keys are flat, because servers that keep objects in folders list many small folders slowly. NAME
 is sequence, incarnation, examples, version, signature and, if one was given, a valuation, so that
-one listing tells everything that is needed before anything is downloaded.
+one listing tells everything that is needed before anything is downloaded. D is a digest of the
+slice: two slices that differ have two keys, and a listing shows that somebody got it wrong.
 """
 
 from __future__ import annotations
@@ -19,8 +21,8 @@ import math
 import re
 import secrets
 import struct
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 from hubless.errors import BadName, FederationError
 from hubless.store.base import Entry
@@ -34,15 +36,20 @@ ROUNDS = "rounds/"
 _CLIENT = r"(?P<client>[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?)"
 _INCARNATION = r"(?P<incarnation>[0-9]{4}[0-9a-f]{8})"
 _NAME = re.compile(_CLIENT)
-_LIFE = re.compile(rf"members/{_CLIENT}={_INCARNATION}\.json")
+_LIFE = re.compile(rf"members/{_CLIENT}={_INCARNATION}(?P<left>\.left)?\.json")
 _UPDATE = re.compile(
     rf"(?P<folder>(?:rounds/[0-9]{{8}}/)?updates/){_CLIENT}="
     rf"(?P<sequence>[0-9]{{8}})-{_INCARNATION}"
     r"-(?P<examples>[0-9]{1,15})-(?P<version>[0-9]{1,12})-(?P<signature>[0-9a-f]{12})"
     r"(?:-(?P<valuation>[0-9a-f]{16}))?\.safetensors"
 )
-_SEQUENCES = 10**8
-_LIVES = 10**4
+_PLAN = re.compile(r"rounds/(?P<round>[0-9]{8})/plan-(?P<attempt>[0-9]{4})\.json")
+_SLICE = re.compile(
+    r"rounds/(?P<round>[0-9]{8})/slices-(?P<attempt>[0-9]{4})/"
+    rf"(?P<index>[0-9]{{5}})={_CLIENT}={_INCARNATION}-(?P<digest>[0-9a-f]{{32}})\.safetensors"
+)
+SEQUENCES = 10**8
+LIVES = 10**4
 VERSIONS = 10**12
 
 
@@ -71,8 +78,11 @@ class Incarnation:
     def after(cls, known: Iterable[Incarnation]) -> Incarnation:
         """A new life, ranking above all that are known of."""
         count = max((i.count for i in known), default=0) + 1
-        if count >= _LIVES:
-            raise FederationError("this client name is used up: join under another name")
+        if count >= LIVES:
+            raise FederationError(
+                f"this client name is used up: somebody wrote {LIVES - 1} or more lives of it. "
+                "Join under another name, or remove what lies under it that no member wrote"
+            )
         return cls(count, secrets.token_hex(4))
 
     @classmethod
@@ -102,7 +112,7 @@ class Posted:
     @property
     def key(self) -> str:
         """Where the update lies."""
-        if self.sequence >= _SEQUENCES:
+        if self.sequence >= SEQUENCES:
             raise FederationError(f"client name {self.client!r} is used up: join under another")
         valued = "" if self.valuation is None else f"-{exactly(self.valuation)}"
         return (
@@ -154,9 +164,9 @@ def parse_updates(entries: Iterable[Entry]) -> list[Posted]:
     return [posted for entry in entries if (posted := Posted.parse(entry))]
 
 
-def life_key(client: str, incarnation: Incarnation) -> str:
-    """Where a process says that it joined."""
-    return f"{MEMBERS}{client}={incarnation}.json"
+def life_key(client: str, incarnation: Incarnation, *, left: bool = False) -> str:
+    """Where a process says that it joined, or that it has left."""
+    return f"{MEMBERS}{client}={incarnation}{'.left' if left else ''}.json"
 
 
 def lives(entries: Iterable[Entry], client: str) -> dict[str, Incarnation]:
@@ -179,6 +189,80 @@ def newest(updates: Iterable[Posted]) -> dict[str, Posted]:
     return dict(sorted(found.items()))
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A slice as a listing shows it: which stretch of the result, and who says that it is this."""
+
+    index: int
+    client: str
+    incarnation: Incarnation
+    digest: str
+    key: str
+    size: int
+
+
+@dataclass
+class Round:
+    """The objects of one round."""
+
+    updates: dict[str, Posted] = field(default_factory=dict)
+    plans: set[int] = field(default_factory=set)
+    slices: dict[int, dict[int, list[Made]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Listing:
+    """What one listing of a federation tells: its rounds, in order, and whose last life is over."""
+
+    rounds: Mapping[int, Round]
+    left: Mapping[str, Incarnation]
+    has_initial: bool = False
+
+    keys: frozenset[str] = frozenset()
+
+    def round(self, number: int) -> Round:
+        """A round's objects, of which there may be none."""
+        return self.rounds.get(number) or Round()
+
+    @property
+    def planned(self) -> list[int]:
+        """The rounds that somebody closed, or claims to have closed, in order."""
+        return [number for number, round_ in self.rounds.items() if round_.plans]
+
+
+def parse_listing(entries: Iterable[Entry]) -> Listing:
+    """Sort what lies in a synchronous federation's folder."""
+    rounds: dict[int, Round] = {}
+    newest: dict[str, tuple[Incarnation, bool]] = {}
+    has_initial, listed = False, set[str]()
+    for entry in entries:
+        key = entry.key
+        listed.add(key)
+        if key == INITIAL:
+            has_initial = True
+        elif match := _PLAN.fullmatch(key):
+            rounds.setdefault(int(match["round"]), Round()).plans.add(int(match["attempt"]))
+        elif match := _SLICE.fullmatch(key):
+            slices = rounds.setdefault(int(match["round"]), Round()).slices
+            made = Made(
+                int(match["index"]),
+                match["client"],
+                Incarnation.parse(match["incarnation"]),
+                match["digest"],
+                key,
+                entry.size,
+            )
+            slices.setdefault(int(match["attempt"]), {}).setdefault(made.index, []).append(made)
+        elif match := _LIFE.fullmatch(key):
+            life = Incarnation.parse(match["incarnation"]), bool(match["left"])
+            newest[match["client"]] = max(life, newest.get(match["client"], life))
+        elif (posted := Posted.parse(entry)) and posted.folder != UPDATES:
+            number = int(posted.folder.split("/")[1])
+            rounds.setdefault(number, Round()).updates[key] = posted
+    left = {client: life for client, (life, is_left) in newest.items() if is_left}
+    return Listing(dict(sorted(rounds.items())), left, has_initial, frozenset(listed))
+
+
 def round_folder(number: int) -> str:
     """Where a round keeps everything."""
     return f"{ROUNDS}{number:08d}/"
@@ -189,6 +273,9 @@ def plan_key(number: int, attempt: int) -> str:
     return f"{round_folder(number)}plan-{attempt:04d}.json"
 
 
-def slice_key(number: int, attempt: int, index: int) -> str:
-    """Where one stretch of a round's result stands."""
-    return f"{round_folder(number)}slices-{attempt:04d}/{index:05d}.safetensors"
+def slice_key(
+    number: int, attempt: int, index: int, client: str, incarnation: Incarnation, digest: str
+) -> str:
+    """Where a client's reduction of one stretch of a round's result stands."""
+    folder = f"{round_folder(number)}slices-{attempt:04d}/"
+    return f"{folder}{index:05d}={client}={incarnation}-{digest}.safetensors"

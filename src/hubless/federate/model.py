@@ -57,6 +57,13 @@ def load(model: M, values: Mapping[str, NDArray[Any]], *, in_place: bool = False
     return model
 
 
+def is_in_place(model: object) -> bool:
+    """Whether loading changes what the caller holds: a module, or tensors by name."""
+    if isinstance(model, Mapping):
+        return any(is_tensor(array) for array in model.values())
+    return isinstance(model, Module)
+
+
 def _into(array: Array, value: NDArray[Any]) -> Array:
     if not is_tensor(array):
         return value

@@ -6,14 +6,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
+import numpy as np
+
 from hubless.errors import FederationError
 from hubless.events import Listener
 from hubless.federate.agreement import check_limit
-from hubless.federate.fold.source import ABSURD
+from hubless.federate.fold import OUTWEIGH
 from hubless.federate.keys import check_name
 from hubless.federate.picking.draw import Selection
 from hubless.patience import Clock, SystemClock
 from hubless.privacy.mechanisms import Mechanism
+from hubless.rng import stream
 from hubless.strategy.base import Strategy
 
 
@@ -27,7 +30,8 @@ class Terms:
     every: int = 1
     participation: float = 1.0
     seed: int = 0
-    limit: float = ABSURD
+    limit: float | None = None
+    outweigh: float = OUTWEIGH
     selection: Selection | None = None
     unpicked: Literal["wait", "train"] = "wait"
     private: Mechanism | None = None
@@ -36,7 +40,10 @@ class Terms:
 
     def __post_init__(self) -> None:
         check_name(self.client)
-        check_limit(self.limit)
+        if self.limit is not None:
+            check_limit(self.limit)
+        if not self.outweigh >= 1:
+            raise FederationError(f"outweigh is at least 1, or infinite, not {self.outweigh}")
         if self.every < 1:
             raise FederationError(f"every must be at least 1, not {self.every}")
         if not 0 < self.participation <= 1:
@@ -49,3 +56,12 @@ class Terms:
             )
         if isinstance(self.share, str):
             raise FederationError(f"share takes a list of patterns: share=[{self.share!r}]")
+
+    def chance(self, life: int) -> np.random.Generator | None:
+        """What decides whether a call takes part, where not every call does.
+
+        A process that takes a single step before it ends draws anew each time.
+        """
+        if self.participation == 1:
+            return None
+        return stream(self.seed, "participation", self.client, life)

@@ -54,7 +54,9 @@ def read(folder: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             raise ValueError("it is truncated, or longer than it should be")
         metadata = codec.decode_header(raw[:length], signature)
         body = memoryview(raw)[length:]
-        if codec.broken_block(body, 0, signature.blocks, codec.block_digests(metadata)):
+        blocks = signature.blocks
+        digests = codec.block_digests(metadata["blocks"], 0, len(blocks))
+        if codec.broken_block(body, 0, blocks, digests):
             raise ValueError("its bytes do not match their digests")
         if codec.digest(metadata["facts"].encode()) != metadata["digest"]:
             raise ValueError("its header does not match its digest")

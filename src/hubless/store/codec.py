@@ -7,6 +7,7 @@ opens these files; nothing in them is ever executed.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
@@ -92,15 +93,23 @@ def describe(raw: Bytes, size: int, signature: Signature) -> str:
     return f"it is larger than declared: {size} bytes where its header announces {expected}"
 
 
-def block_digests(metadata: Mapping[str, str]) -> list[str]:
-    """The digest of each block, in order."""
-    text = metadata["blocks"]
-    return [text[i : i + _DIGEST_HEX] for i in range(0, len(text), _DIGEST_HEX)]
+def block_digests(text: str, first: int, count: int) -> list[str]:
+    """The digests of so many blocks, from what a header says of all of them."""
+    stop = (first + count) * _DIGEST_HEX
+    return [text[i : i + _DIGEST_HEX] for i in range(first * _DIGEST_HEX, stop, _DIGEST_HEX)]
 
 
 def digest(body: Bytes) -> str:
     """A fast digest against damage (not against forgery: that is what signing is for)."""
     return xxhash.xxh3_64_hexdigest(body)
+
+
+def fingerprint(*bodies: Bytes) -> str:
+    """A digest that nobody can find other bytes for: 32 digits of SHA-256."""
+    hashed = hashlib.sha256()
+    for body in bodies:
+        hashed.update(body)
+    return hashed.hexdigest()[:32]
 
 
 def broken_block(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -87,6 +89,26 @@ class Reliable(Store):
 
     def close(self) -> None:
         self.store.close()
+
+    def ahead(self, jobs: Iterator[Callable[[], T]], depth: int | None = None) -> Iterator[T]:
+        """Results of jobs that read, in order, with as many under way as this store is worth."""
+        if self.parallel <= 1:
+            for job in jobs:
+                yield job()
+            return
+        depth = depth or self.parallel + 1
+        with ThreadPoolExecutor(self.parallel, thread_name_prefix="hubless-read") as pool:
+            pending: deque[Future[T]] = deque()
+            try:
+                for job in jobs:
+                    pending.append(pool.submit(job))
+                    if len(pending) >= depth:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
 
     def _create(self, key: str, parts: Sequence[Bytes]) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import pkgutil
 from typing import TYPE_CHECKING
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from hubless.strategy.fedtrimmedmean import FedTrimmedMean as FedTrimmedMean
     from hubless.strategy.fedyogi import FedYogi as FedYogi
 
-__all__ = ["State", "Strategy", "named"]
+__all__ = ["State", "Strategy", "named", "parse"]
 
 
 def named() -> dict[str, type[Strategy]]:
@@ -34,6 +35,44 @@ def named() -> dict[str, type[Strategy]]:
             if isinstance(item, type) and issubclass(item, Strategy) and item is not Strategy:
                 found[item.__name__] = item
     return found
+
+
+def parse(text: str) -> Strategy | None:
+    """A strategy of this package by its own text, as agreements have it; None for any other.
+
+    Nothing is evaluated: names are looked up in this package, and values are plain constants.
+
+    >>> from hubless.strategy.fedavg import FedAvg
+    >>> parse(repr(FedAvg())) == FedAvg()
+    True
+    """
+    try:
+        strategy = _build(ast.parse(text, mode="eval").body)
+    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        return None
+    return strategy if isinstance(strategy, Strategy) and repr(strategy) == text else None
+
+
+def _build(node: ast.expr) -> object:
+    if not isinstance(node, ast.Call):
+        return ast.literal_eval(node)
+    if not isinstance(node.func, ast.Name) or node.args:
+        raise ValueError("only a name with named values is built")
+    values = {str(keyword.arg): _build(keyword.value) for keyword in node.keywords}
+    if (kind := named().get(node.func.id)) is not None:
+        # a named strategy takes its own settings, and its text shows its three parts
+        fields = {"weighting", "reducer", "optimizer"}
+        if set(values) != fields:
+            raise ValueError("a strategy has a weighting, a reducer and an optimizer")
+        strategy = object.__new__(kind)
+        for field, value in values.items():
+            object.__setattr__(strategy, field, value)
+        return strategy
+    for module in ("weighting", "reducers", "optimizers"):
+        part = getattr(importlib.import_module(f"{__name__}.{module}"), node.func.id, None)
+        if isinstance(part, type) and part.__module__ == f"{__name__}.{module}":
+            return part(**values)
+    raise ValueError(f"there is no {node.func.id} in this package")
 
 
 def __getattr__(name: str) -> type[Strategy]:

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from hubless.errors import ParamsError
 from hubless.params import Array, Params, is_floating, settle, zeros
+from hubless.strategy.reducers import Middle
 from hubless.update import Update
 
 Slots = tuple[Array, ...]
@@ -110,12 +111,20 @@ class Strategy:
         total = raw.sum()
         return raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
 
+    def reducer_for(self, real: bool) -> Reducer:
+        """What folds arrays of this kind.
+
+        Counters and flags are no directions to go in, and one far off value would move their mean
+        as far as it likes: of those, the middle one counts.
+        """
+        return self.reducer if real else Middle()
+
     def advance(
         self, current: Array | None, reduced: Array, like: Array, slots: Slots, step: int
     ) -> tuple[Array, Slots]:
         """From one reduced array to the next version of it, in the dtype of `like`.
 
-        Counters and flags are only ever averaged: momentum on them means nothing. So is
+        Counters and flags are only ever reduced: momentum on them means nothing. So is
         everything before there is a current version.
         """
         if not is_floating(like):
@@ -149,11 +158,12 @@ class Strategy:
         slots: dict[str, Slots] = {}
         for name, like in updates[0].params.items():
             total: object | None = None
+            reducer = self.reducer_for(is_floating(like))
             for update, weight in zip(updates, weights, strict=True):
-                total = self.reducer.add(total, update.params[name], float(weight))
+                total = reducer.add(total, update.params[name], float(weight))
             params[name], slots[name] = self.advance(
                 current[name] if current is not None else None,
-                self.reducer.finish(total),
+                reducer.finish(total),
                 like,
                 state.slots.get(name, ()),
                 state.step,

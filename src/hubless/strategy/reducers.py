@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any, cast
 
-from hubless.params import Array, add_scaled, scaled, sort_rows, stack
+import numpy as np
+
+from hubless.params import Array, add_scaled, assign, is_tensor, scaled, sort_rows, stack, to_numpy
+
+_COLUMNS = 1 << 16
+"""How many elements are sorted at a time: rows of all updates stay in a core's cache."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +52,9 @@ class TrimmedMean:
     def finish(self, total: list[Array]) -> Array:
         # the small excess keeps 0.2 * 5 from becoming 0.999... and so 0
         drop = int(self.cut * len(total) + 1e-9)
-        return sort_rows(stack(total))[drop : len(total) - drop].mean(0)
+        for into, rows in _columns(total):
+            into[...] = sort_rows(rows)[drop : len(total) - drop].mean(0)
+        return total[0]
 
 
 @dataclass(frozen=True)
@@ -60,6 +69,53 @@ class Median:
         return [*(total or []), scaled(array, 1.0)]
 
     def finish(self, total: list[Array]) -> Array:
-        rows = sort_rows(stack(total))
         middle = len(total) // 2
-        return rows[middle] if len(total) % 2 else (rows[middle - 1] + rows[middle]) / 2
+        for into, rows in _columns(total):
+            rows = sort_rows(rows)
+            if len(total) % 2:
+                into[...] = rows[middle]
+            else:
+                into[...] = (rows[middle - 1] + rows[middle]) / 2
+        return total[0]
+
+
+@dataclass(frozen=True)
+class Middle:
+    """Per element, the value at which half of the weight is reached: it is always somebody's own.
+
+    Who has less than half of the weight cannot move it past what the others have.
+    """
+
+    streaming = False
+
+    def add(
+        self,
+        total: list[tuple[Array, float]] | None,
+        array: Array,
+        weight: float,
+        spent: bool = False,
+    ) -> list[tuple[Array, float]]:
+        return [*(total or []), (scaled(array, 1.0), weight)]
+
+    def finish(self, total: list[tuple[Array, float]]) -> Array:
+        arrays = [array for array, _ in total]
+        weights = np.array([weight for _, weight in total])
+        for into, rows in _columns(arrays):
+            values = to_numpy("rows", rows)
+            order = np.argsort(values, axis=0, kind="stable")
+            reached = np.cumsum(weights[order], axis=0) >= weights.sum() / 2 - 1e-12
+            chosen = np.take_along_axis(order, reached.argmax(0)[None], 0)
+            middle = np.take_along_axis(values, chosen, 0)[0]
+            if is_tensor(into):
+                assign(cast(Any, into), middle)
+            else:
+                into[...] = middle
+        return arrays[0]
+
+
+def _columns(arrays: list[Array]) -> Iterator[tuple[Array, Array]]:
+    """A few elements of all arrays at a time, as rows, and where in the first one they lie."""
+    flat = [array.reshape(-1) for array in arrays]
+    for start in range(0, len(flat[0]), _COLUMNS):
+        chosen = [array[start : start + _COLUMNS] for array in flat]
+        yield chosen[0], stack(chosen)

@@ -10,10 +10,10 @@ from pathlib import Path
 from hubless.errors import FederationError, NotFound, Refused, StoreError, Unsupported
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
-from hubless.federate.fold.ahead import read_ahead
-from hubless.federate.fold.source import open_updates
-from hubless.federate.keys import Posted
-from hubless.federate.rounds.plan import Plan, Plans, Round, Superseded, cut, parse_rounds
+from hubless.federate.fold import open_update
+from hubless.federate.keys import Posted, Round
+from hubless.federate.rounds.plans import PLAN_BYTES, Plan
+from hubless.federate.rounds.slices import cut
 from hubless.store import open_store
 from hubless.store.base import Bytes, Entry, Store
 from hubless.store.reliable import Reliable
@@ -97,7 +97,7 @@ class FederationFeed:
 
         read = [p for p in new if p.key in wanted]
         few = min(_PARALLEL, self.store.parallel)
-        headers = read_ahead((reading(p) for p in read), few, 2 * few)
+        headers = self.store.ahead((reading(p) for p in read), 2 * few)
         found = dict(zip((p.key for p in read), headers, strict=True))
         for posted in sorted(new, key=lambda p: (p.modified, p.rank)):
             metrics, trouble = found.get(posted.key, ({}, ""))
@@ -120,7 +120,8 @@ class _Rounds:
     """What is new about the rounds of a synchronous federation."""
 
     def __init__(self, store: Store) -> None:
-        self._plans = Plans(store)
+        self._store = store
+        self._plans: dict[tuple[int, int], Plan] = {}
         self._waiting: set[str] = set()
         self._planned: dict[int, int] = {}
         self._closed: set[int] = set()
@@ -128,25 +129,32 @@ class _Rounds:
 
     def news(self, agreement: Agreement, listed: Sequence[Entry]) -> Iterator[Record]:
         """What this listing tells that the ones before did not."""
-        rounds = parse_rounds(listed)
+        rounds = keys.parse_listing(listed).rounds
         modified = {entry.key: entry.modified for entry in listed}
         for number, round_ in rounds.items():
-            if round_.attempt is None:
+            if not round_.plans:
                 yield from self._open(number, round_)
                 continue
+            attempt = max(round_.plans)
             try:
                 yield from self._with_plan(agreement, number, rounds, modified)
-            except Superseded:
+            except NotFound:
                 continue
-            except FederationError as damaged:
-                if self._planned.get(number) != round_.attempt:
-                    self._planned[number] = round_.attempt
-                    at = keys.plan_key(number, round_.attempt)
-                    yield _offline(str(damaged), modified.get(at, 0.0))
-        self._plans.forget(rounds)
+            except (ValueError, StoreError) as damaged:
+                if self._planned.get(number) != attempt:
+                    self._planned[number] = attempt
+                    at = keys.plan_key(number, attempt)
+                    yield _offline(f"the plan {at} binds nobody: {damaged}", modified.get(at, 0.0))
+        self._plans = {at: plan for at, plan in self._plans.items() if at[0] in rounds}
         self._planned = {n: attempt for n, attempt in self._planned.items() if n in rounds}
         self._closed &= set(rounds)
         self._waiting &= {key for round_ in rounds.values() for key in round_.updates}
+
+    def _plan(self, number: int, attempt: int) -> Plan:
+        if (number, attempt) not in self._plans:
+            raw = self._store.get(keys.plan_key(number, attempt), PLAN_BYTES)
+            self._plans[number, attempt] = Plan.parse(raw, number, attempt)
+        return self._plans[number, attempt]
 
     def _open(self, at: int, round_: Round) -> Iterator[Record]:
         present = keys.newest(round_.updates.values())
@@ -171,9 +179,9 @@ class _Rounds:
         modified: Mapping[str, float],
     ) -> Iterator[Record]:
         round_ = rounds[at]
-        attempt = round_.attempt or 0
+        attempt = max(round_.plans)
         when = modified[keys.plan_key(at, attempt)]
-        plan = self._plans.get(at, attempt)
+        plan = self._plan(at, attempt)
         included = [posted.client for posted in plan.posted()]
         if self._planned.get(at) != attempt:
             if plan.pick is not None and at not in self._planned:
@@ -189,7 +197,7 @@ class _Rounds:
             return
         self._closed.add(at)
         self._known = set(included) if agreement.selecting is None else set()
-        ended = max([when, *(entry.modified for entry in slices.values())])
+        ended = max([when, *(modified[m.key] for makers in slices.values() for m in makers)])
         began = min((p.modified for p in round_.updates.values()), default=ended)
         yield _said("closed", included, ended, round=at, included=included, seconds=ended - began)
         for client in sorted(self._missed(at, plan, round_)):
@@ -199,7 +207,7 @@ class _Rounds:
         """Updates that the first plan had and this one leaves out."""
         if plan.attempt == 0 or 0 not in round_.plans:
             return []
-        return [p for p in self._plans.get(at, 0).posted() if p.key not in plan.included]
+        return [p for p in self._plan(at, 0).posted() if p.key not in plan.included]
 
     def _missed(self, at: int, plan: Plan, round_: Round) -> set[str]:
         """Who was to be in a round, or delivered to it, and is not included."""
@@ -236,18 +244,18 @@ class _ReadOnly(Store):
         self.store.close()
 
 
-def _header(store: Store, agreement: Agreement, posted: Posted) -> tuple[dict[str, float], str]:
+def _header(store: Reliable, agreement: Agreement, posted: Posted) -> tuple[dict[str, float], str]:
     """The metrics in an update's header, and what members would refuse it for."""
     if posted.signature != agreement.signature.digest:
         return {}, "its params have another signature than this federation's"
     try:
-        (stored,) = open_updates(store, [posted], agreement.signature, agreement.limit, ahead=False)
+        stored = open_update(store, posted, agreement.signature, agreement.limit, keep=("metrics",))
     except Refused as refusal:
         return {}, refusal.reason
     except StoreError:
         # replaced meanwhile, or out of reach: that it was shared is known all the same
         return {}, ""
-    return _metrics(stored.metadata.get("metrics", "")), ""
+    return _metrics(stored.kept["metrics"]), ""
 
 
 def _metrics(text: str) -> dict[str, float]:

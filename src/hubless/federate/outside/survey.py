@@ -11,15 +11,16 @@ from hubless.errors import FederationError, NotFound, Refused, StoreError
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.asynchronous import collective
-from hubless.federate.fold.source import Flat, open_updates
+from hubless.federate.fold import Flat, open_update
 from hubless.federate.keys import Posted
-from hubless.federate.rounds.slices import newest_result
+from hubless.federate.outside.onlooker import newest_result
 from hubless.store.base import Store
+from hubless.store.reliable import Reliable
 from hubless.strategy.fedavg import FedAvg
 
 
 @dataclass(frozen=True)
-class Member:
+class Present:
     """One client, as its newest update shows it; `age` is by the store's clock."""
 
     client: str
@@ -52,7 +53,7 @@ def agreed(store: Store) -> Agreement:
         ) from None
 
 
-def survey(store: Store) -> tuple[Agreement, list[Member]]:
+def survey(store: Reliable) -> tuple[Agreement, list[Present]]:
     """Everybody who ever shared something that is still there, with their newest metrics."""
     agreement = agreed(store)
     folder = keys.UPDATES if agreement.mode == "async" else keys.ROUNDS
@@ -60,17 +61,19 @@ def survey(store: Store) -> tuple[Agreement, list[Member]]:
     return agreement, [_member(store, agreement, posted) for posted in newest.values()]
 
 
-def arrived_at(store: Store, refuse: Callable[[Refused], None]) -> tuple[Agreement, Collective]:
+def arrived_at(store: Reliable, refuse: Callable[[Refused], None]) -> tuple[Agreement, Collective]:
     """The federation's model: everybody's newest averaged, or the newest complete round."""
     agreement = agreed(store)
     if agreement.mode == "sync":
-        found = newest_result(store, agreement.signature, agreement.slots, agreement.limit)
-        if found is None:
+        newest = newest_result(store, agreement, refuse)
+        if newest is None:
             raise FederationError(f"no round is complete at {store.url} yet")
-        number, result = found
+        number, result = newest
         clients = [p.client for p in result.plan.posted()]
         return agreement, Collective(result.flat, clients, number + 1)
-    averaged = collective(store, agreement.signature, FedAvg(), refuse, agreement.limit)
+    averaged = collective(
+        store, agreement.signature, FedAvg(), refuse, agreement.limit, agreement.outweigh
+    )
     if averaged is None:
         raise FederationError(f"there is no usable update at {store.url} yet")
     version = max(p.version for p in averaged.included)
@@ -78,18 +81,18 @@ def arrived_at(store: Store, refuse: Callable[[Refused], None]) -> tuple[Agreeme
     return agreement, Collective(averaged.flat, clients, version)
 
 
-def _member(store: Store, agreement: Agreement, posted: Posted) -> Member:
+def _member(store: Reliable, agreement: Agreement, posted: Posted) -> Present:
     trouble, metrics = "", {}
     signature, limit = agreement.signature, agreement.limit
     try:
-        (stored,) = open_updates(store, [posted], signature, limit, ahead=False)
-        metrics = _numbers(stored.metadata.get("metrics", "{}"))
+        stored = open_update(store, posted, signature, limit, keep=("metrics",))
+        metrics = _numbers(stored.kept["metrics"] or "{}")
     except Refused as refusal:
         trouble = refusal.reason
     except (StoreError, ValueError) as error:
         trouble = str(error)
     age = max(0.0, time.time() - posted.modified)
-    return Member(
+    return Present(
         posted.client,
         posted.sequence,
         posted.version,

@@ -1,44 +1,16 @@
-"""What a member says of its params when it shares them, and how it keeps its valuations private."""
+"""How a member keeps its valuations private."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 
 import numpy as np
 
-from hubless.errors import FederationError, ParamsError
+from hubless.errors import FederationError
 from hubless.privacy.ledger import Ledger
 from hubless.privacy.mechanisms import Additive, Mechanism, SparseVector
 
 _MYSELF = np.zeros(1, np.int64)
-
-
-@dataclass(frozen=True)
-class Said:
-    """What goes with params into the store; the valuation as the member itself knows it."""
-
-    examples: int
-    metrics: Mapping[str, float] = field(default_factory=dict)
-    valuation: float | None = None
-
-
-def finite_valuation(valuation: float | None) -> float | None:
-    """A valuation as a float, or an error where it is no finite number.
-
-    >>> finite_valuation(3)
-    3.0
-    """
-    if valuation is None:
-        return None
-    try:
-        value = math.nan if isinstance(valuation, (bool, str)) else float(valuation)
-    except (TypeError, ValueError, OverflowError):
-        value = math.nan
-    if not math.isfinite(value):
-        raise ParamsError(f"valuation must be a finite number or None, not {valuation!r}")
-    return value
 
 
 class Reporter:

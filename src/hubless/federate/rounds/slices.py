@@ -1,23 +1,91 @@
-"""Slices: the result of a synchronous round in parts, each with the optimizer's memory of it."""
+"""Slices: the result of a synchronous round in parts, each with the optimizer's memory of it.
+
+A slice's key ends in a digest of its header, and its header holds digests of its params and of
+the memory. So what a listing shows settles every byte, and two slices that differ have two keys.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import itertools
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hubless.errors import Refused
-from hubless.federate.fold.reduce import stretches
-from hubless.federate.fold.source import Flat, Stored, implausible
-from hubless.federate.keys import ROUNDS
-from hubless.federate.rounds.plan import Plans, Result, Superseded, Work, parse_rounds
+from hubless.federate import keys
+from hubless.federate.fold import Flat, Own, Stored, implausible, parts_of
+from hubless.federate.keys import Made, Posted
+from hubless.federate.rounds.plans import Plan
 from hubless.params import Array, scaled
 from hubless.signature import Block, Signature
 from hubless.store import codec
-from hubless.store.base import Bytes, Entry, Store
+from hubless.store.base import Bytes
+from hubless.store.reliable import Reliable
 from hubless.strategy.base import Slots
+
+
+class Work:
+    """One attempt at a round's result: which slices are in place so far, and whose they are."""
+
+    def __init__(
+        self,
+        signature: Signature,
+        number: int,
+        plan: Plan,
+        posted: Posted | None = None,
+        own: Own | None = None,
+    ) -> None:
+        self.signature, self.number, self.plan = signature, number, plan
+        self.posted, self.own = posted, own
+        self.cuts = cut(len(signature.blocks), len(plan.included))
+        self.out: Flat = np.empty(signature.size, np.uint8)
+        self.digests: dict[int, str] = {}
+        """Of the slices that are in place."""
+        self.made: set[int] = set()
+        """Those that this member computed itself."""
+        self.is_checked = False
+        index = plan.included.index(posted.key) if posted and posted.key in plan.included else -1
+        self.mine = index if 0 <= index < len(self.cuts) else None
+
+    @property
+    def complete(self) -> bool:
+        return len(self.digests) == len(self.cuts)
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """The version that this becomes."""
+        return self.number, self.plan.attempt
+
+    def in_turn(self) -> list[int]:
+        """All slices, from one's own on: so that those who help out start at different ones."""
+        first = self.mine or 0
+        return [(first + i) % len(self.cuts) for i in range(len(self.cuts))]
+
+    def says(self, index: int) -> dict[str, str]:
+        """What a slice's metadata says of it; the plan's digest keeps it from being made early."""
+        return {
+            "round": str(self.number),
+            "attempt": str(self.plan.attempt),
+            "slice": str(index),
+            "plan": self.plan.digest,
+        }
+
+    def key(self, index: int, client: str, incarnation: keys.Incarnation, digest: str) -> str:
+        """Where a slice stands."""
+        return keys.slice_key(self.number, self.plan.attempt, index, client, incarnation, digest)
+
+
+def cut(blocks: int, parts: int) -> Sequence[range]:
+    """Divide so many blocks evenly into at most so many stretches.
+
+    >>> cut(5, 2)
+    [range(0, 3), range(3, 5)]
+    """
+    parts = max(1, min(blocks, parts))
+    bounds = [-(-blocks * i // parts) for i in range(parts + 1)]
+    return [range(a, b) for a, b in itertools.pairwise(bounds)]
 
 
 def extent(signature: Signature, blocks: range) -> tuple[int, int]:
@@ -26,87 +94,73 @@ def extent(signature: Signature, blocks: range) -> tuple[int, int]:
 
 
 def encode_slice(
-    signature: Signature,
-    blocks: range,
-    values: Flat,
-    slots: Mapping[int, Slots],
-    names: tuple[str, ...],
-    metadata: Mapping[str, str],
-) -> list[Bytes]:
-    """A slice as an object: its params, then each slot of its floating blocks."""
+    work: Work, index: int, slots: Mapping[int, Slots], names: tuple[str, ...]
+) -> tuple[list[Bytes], str]:
+    """A slice as an object: its params, then each slot of its real blocks; and its digest."""
+    signature, blocks = work.signature, work.cuts[index]
+    start, stop = extent(signature, blocks)
     shape = slice_signature(signature, blocks, names)
     flat = np.empty(shape.size, np.uint8)
     parts = shape.unpack(flat)
-    parts["params"][...] = values
+    parts["params"][...] = work.out[start:stop]
     for i, name in enumerate(names):
-        if held := [slots[b.start][i] for b in _floating(signature, blocks)]:
+        if held := [slots[b.start][i] for b in _real(signature, blocks)]:
             # as bytes, because numpy would bring those of different dtypes to one
             parts[f"slot-{name}"][...] = np.concatenate([_bytes(h) for h in held])
-    return codec.encode(shape, flat, metadata)
+    says = {
+        **work.says(index),
+        "params": codec.fingerprint(parts["params"].data),
+        "memory": codec.fingerprint(*(parts[f"slot-{name}"].data for name in names)),
+    }
+    encoded = codec.encode(shape, flat, says)
+    return encoded, codec.fingerprint(encoded[0])
 
 
 def read_slice(
-    store: Store, work: Work, index: int, entry: Entry, names: tuple[str, ...], limit: float
+    store: Reliable, work: Work, index: int, made: Made, names: tuple[str, ...], limit: float
 ) -> None:
     """Read one slice of a round's result into its place, checked like an update."""
     signature, blocks = work.signature, work.cuts[index]
     shape = slice_signature(signature, blocks, names)
-    owner = work.plan.posted()[index].client
     start, stop = extent(signature, blocks)
     out = work.out[start:stop]
     # params come first, and what the optimizer remembers after them is not needed here
     reaching = sum(block.start < len(out) for block in shape.blocks)
     ahead = min(shape.blocks[reaching - 1].stop, store.request_bytes)
-    says = work.says(index)
-    stored = Stored(store, entry.key, entry.size, owner, shape, says, ahead=ahead)
-    for part in stretches(shape, range(reaching), store.request_bytes):
-        first = shape.blocks[part[0]].start
-        raw = stored.stretch(part)
-        out[first : first + len(raw)] = raw[: len(out) - first]
+    stored = _open(store, work, index, made, shape, ahead)
+    hashed = hashlib.sha256()
+    for part in parts_of(shape, range(reaching), store.request_bytes):
+        raw = stored.read(part)[: len(out) - part.start]
+        out[part.start : part.start + len(raw)] = raw
+        hashed.update(raw.data)
+    if hashed.hexdigest()[:32] != stored.kept["params"]:
+        raise stored.refused("its params are not those that its key announces")
     for i in blocks:
         if trouble := implausible(signature, work.out, 0, signature.blocks[i], limit):
-            raise Refused(owner, entry.key, trouble)
-
-
-def newest_result(
-    store: Store, signature: Signature, names: tuple[str, ...], limit: float
-) -> tuple[int, Result] | None:
-    """The newest round whose slices are all there, without taking part in it."""
-    rounds = parse_rounds(store.list(ROUNDS))
-    plans = Plans(store)
-    for number in sorted(rounds, reverse=True):
-        try:
-            plan = plans.newest(number, rounds)
-        except Superseded:
-            continue
-        if plan is None:
-            continue
-        work = Work(signature, number, plan)
-        there = rounds[number].slices.get(plan.attempt, {})
-        if not all(index in there for index in range(len(work.cuts))):
-            continue
-        for index in range(len(work.cuts)):
-            read_slice(store, work, index, there[index], names, limit)
-        return number, Result(work.out, plan)
-    return None
+            raise stored.refused(trouble)
 
 
 def read_slots(
-    stored: Stored, signature: Signature, blocks: range, names: tuple[str, ...]
+    store: Reliable, work: Work, index: int, made: Made, names: tuple[str, ...]
 ) -> dict[int, Slots]:
     """The optimizer's memory in a slice, by the first byte of each block."""
-    shape = stored.signature
+    signature, blocks = work.signature, work.cuts[index]
+    shape = slice_signature(signature, blocks, names)
+    stored = _open(store, work, index, made, shape)
     flat = np.empty(shape.size, np.uint8)
-    for i, block in enumerate(shape.blocks):
-        flat[block.start : block.stop] = stored.stretch(range(i, i + 1))
+    stored.verify(into=flat)
     parts = shape.unpack(flat)
+    memory = codec.fingerprint(*(parts[f"slot-{name}"].data for name in names))
+    if memory != stored.kept["memory"]:
+        raise stored.refused("its memory is not the one that its key announces")
     slots: dict[int, Slots] = {}
     at = 0
-    for block in _floating(signature, blocks):
+    for block in _real(signature, blocks):
         dtype, size = _slot_dtype(block), _slot_bytes(block)
-        slots[block.start] = tuple(
-            parts[f"slot-{name}"][at : at + size].view(dtype) for name in names
-        )
+        held = tuple(parts[f"slot-{name}"][at : at + size].view(dtype) for name in names)
+        if not all(np.isfinite(values).all() for values in held):
+            raise stored.refused("the optimizer's memory in it holds NaN or infinity")
+        slots[block.start] = held
         at += size
     return slots
 
@@ -114,13 +168,29 @@ def read_slots(
 def slice_signature(signature: Signature, blocks: range, names: tuple[str, ...]) -> Signature:
     """What a slice of these blocks looks like as an object."""
     start, stop = extent(signature, blocks)
-    memory = sum(_slot_bytes(b) for b in _floating(signature, blocks))
+    memory = sum(_slot_bytes(b) for b in _real(signature, blocks))
     shapes: dict[str, tuple[str, tuple[int, ...]]] = {"params": ("U8", (stop - start,))}
     shapes.update({f"slot-{name}": ("U8", (memory,)) for name in names})
     return Signature.build(shapes)
 
 
-def _floating(signature: Signature, blocks: range) -> list[Block]:
+def _open(
+    store: Reliable, work: Work, index: int, made: Made, shape: Signature, ahead: int = 0
+) -> Stored:
+    return Stored(
+        store,
+        made.key,
+        made.size,
+        made.client,
+        shape,
+        work.says(index),
+        ahead=ahead,
+        digest=made.digest,
+        keep=("params", "memory"),
+    )
+
+
+def _real(signature: Signature, blocks: range) -> list[Block]:
     return [b for b in (signature.blocks[i] for i in blocks) if b.dtype.kind in "fV"]
 
 

@@ -1,1 +1,0 @@
-"""Folding updates into one: where they are read from, and what their sum steps from."""

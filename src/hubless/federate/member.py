@@ -1,0 +1,302 @@
+"""A member: a process that joined, what it writes under its name, and what it notices there."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from hubless import __version__, events
+from hubless.errors import (
+    AlreadyExists,
+    FederationError,
+    NameTaken,
+    ParamsError,
+    Refused,
+    StoreError,
+    Unsupported,
+)
+from hubless.federate import keys
+from hubless.federate.agreement import Agreement, read_agreement
+from hubless.federate.fold import ABSURD, Flat, Own, Stored
+from hubless.federate.keys import Incarnation, Listing, Made, Posted
+from hubless.federate.picking.report import Reporter
+from hubless.federate.terms import Terms
+from hubless.signature import Signature
+from hubless.store import codec
+from hubless.store.base import Bytes, Entry
+from hubless.store.reliable import Reliable
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a member says of the params that it shares; the valuation as it knows it itself."""
+
+    examples: int
+    metrics: Mapping[str, float] = field(default_factory=dict)
+    valuation: float | None = None
+
+
+class Member:
+    """A process that joined: what it writes under its name, and what it notices there."""
+
+    def __init__(self, store: Reliable, terms: Terms) -> None:
+        self.store, self.terms = store, terms
+        self.client, self.strategy, self.clock = terms.client, terms.strategy, terms.clock
+        self.events = events.Events(list(terms.listeners))
+        self.limit = ABSURD if terms.limit is None else terms.limit
+        self.outweigh = terms.outweigh
+        self.signature: Signature | None = None
+        self.incarnation = Incarnation(0, "0" * 8)
+        self.sequence = self.version = self.calls = 0
+        self.resumed = False
+        self._mode = ""
+        self._left_before: set[tuple[str, Incarnation]] = set()
+        self._reporter: Reporter | None = None
+        self._written: set[str] = set()
+        self._refused: set[str] = set()
+        self._alarmed: set[str] = set()
+
+    @property
+    def agreed(self) -> Signature:
+        """The signature that all members have agreed on."""
+        if self.signature is None:
+            raise FederationError("this member has not seen a model yet")
+        return self.signature
+
+    def begin(self, entries: Sequence[Entry], mode: str) -> None:
+        """Rank above all former lives under this name, and say so before anything else.
+
+        A former life's last write may still be on its way. It announced itself before it wrote
+        anything, so what it wrote ranks below us wherever it lands.
+        """
+        self._mode = mode
+        mine = [p for p in keys.parse_updates(entries) if p.client == self.client]
+        lives = keys.lives(entries, self.client)
+        left = keys.parse_listing(entries).left
+        # a process that was killed goes on with a run; others begin one, and wait for all
+        was_killed = bool(lives) and self.client not in left
+        self._left_before = set() if was_killed else set(left.items())
+        self._announce(lives)
+        # a sequence that no honest member reaches is not gone on with
+        counted = [p.sequence for p in mine if p.sequence < keys.SEQUENCES // 2]
+        self.sequence = max(counted, default=-1) + 1
+        self.resumed = bool(mine)
+        versions = [p.version for p in mine if p.version < keys.VERSIONS // 2]
+        self.version = max(versions, default=-1) + 1
+        if self.terms.private is not None:
+            former = self.incarnation.count - 1
+            self._reporter = Reporter(self.terms.private, self.sequence, former)
+        self.emit(
+            events.Joined(
+                client=self.client,
+                url=self.store.url,
+                mode=mode,
+                incarnation=str(self.incarnation),
+                resumed=self.resumed,
+            )
+        )
+
+    def leave(self) -> None:
+        """Say that this process is gone, so that nobody waits for it; at best, as it is leaving."""
+        try:
+            key = keys.life_key(self.client, self.incarnation, left=True)
+            self.store.store.put(key, [json.dumps({"steps": self.calls}).encode()])
+        except StoreError as error:
+            events.logger.warning("could not say in the store that this member left: %s", error)
+        self.emit(events.Left(client=self.client, steps=self.calls))
+
+    def agree(self, mine: Signature, agreement: Callable[[Signature], Agreement]) -> Signature:
+        """Hold this model against the federation's, which its first member fixed."""
+        if self.signature != mine:
+            wanted = agreement(mine)
+            if self.signature is None:
+                self.put_once(keys.FEDERATION, [wanted.to_bytes()])
+            agreed = read_agreement(self.store)
+            agreed.hold(wanted, self.store.url)
+            self.signature, self.outweigh = agreed.signature, agreed.outweigh
+            self.limit = min(self.limit, agreed.limit)
+        return self.signature
+
+    def hidden(self, report: Report) -> Report:
+        """The same as it may be published: once for each step, because it costs each time."""
+        if self._reporter is None:
+            return report
+        return replace(report, valuation=self._reporter.report(report.valuation))
+
+    def post(self, folder: str, own: Own, report: Report) -> Posted:
+        """Put an update into the store; returns once that is acknowledged."""
+        posted = Posted(
+            folder,
+            self.client,
+            self.sequence,
+            self.incarnation,
+            report.examples,
+            self.version,
+            own.signature.digest,
+            valuation=report.valuation,
+        )
+        # a number is used up even if the put fails: the object may be there all the same
+        self.sequence += 1
+        header = {
+            "client": self.client,
+            "sequence": str(posted.sequence),
+            "examples": str(report.examples),
+            "version": str(self.version),
+            "metrics": json.dumps(dict(report.metrics)),
+        }
+        if report.valuation is not None:
+            header["valuation"] = keys.exactly(report.valuation)
+        parts = codec.encode(own.signature, own.flat, header)
+        if len(parts[0]) > codec.header_limit(own.signature):
+            raise ParamsError(
+                f"metrics take {len(parts[0])} bytes, which is more than peers accept: share fewer"
+            )
+        self.publish(posted.key, parts)
+        self.emit(
+            events.Pushed(
+                client=self.client,
+                key=posted.key,
+                sequence=posted.sequence,
+                examples=report.examples,
+                bytes=sum(memoryview(part).nbytes for part in parts),
+                metrics=report.metrics,
+                valuation=report.valuation,
+                epsilon=None if self._reporter is None else self._reporter.epsilon,
+            )
+        )
+        return posted
+
+    def publish(self, key: str, parts: Sequence[Bytes]) -> None:
+        """Write an object under this member's own name, and know it again."""
+        self._written.add(key)
+        self.store.put(key, parts)
+
+    def wrote(self, key: str) -> bool:
+        """Whether this process wrote the object under this key, or tried to."""
+        return key in self._written
+
+    def put_once(self, key: str, parts: Sequence[Bytes]) -> None:
+        """Write an object that the first member to come decides."""
+        try:
+            self.store.put(key, parts, create=True)
+        except AlreadyExists:
+            return
+        except Unsupported:
+            # two first members may then both write; the signature in each key keeps them apart
+            if not any(entry.key == key for entry in self.store.list("")):
+                self.store.put(key, parts)
+
+    def initial(self, signature: Signature) -> Flat | None:
+        """The params that everybody starts from, if any member gave some."""
+        entry = next((e for e in self.store.list("") if e.key == keys.INITIAL), None)
+        if entry is None:
+            return None
+        stored = Stored(
+            self.store, entry.key, entry.size, "first member", signature, limit=self.limit
+        )
+        out = np.empty(signature.size, np.uint8)
+        stored.verify(into=out)
+        return out
+
+    def notice(self, client: str, incarnation: Incarnation, key: str) -> bool:
+        """Whether what lies under this key may be this member's: not if it is an impostor's.
+
+        A later process under this name makes this one stop. Only what announced itself is one: an
+        object that merely claims a later life is an impostor's, and an alarm.
+        """
+        if client != self.client or key in self._written or incarnation < self.incarnation:
+            return True
+        if key not in self._alarmed:
+            self._alarmed.add(key)
+            if incarnation > self.incarnation:
+                self._check_sole()
+            reason = "it lies under this member's name, and this member did not write it"
+            self.emit(events.Impostor(client=self.client, key=key, reason=reason))
+            self._outrank(incarnation)
+        return False
+
+    def look(self) -> Listing:
+        """What one listing tells, but for what somebody else put under this member's name."""
+        listing = keys.parse_listing(self.store.list(""))
+        for round_ in listing.rounds.values():
+            mine: list[Posted | Made] = [
+                p for p in round_.updates.values() if p.client == self.client
+            ]
+            slices = [made for by_index in round_.slices.values() for made in by_index.values()]
+            mine += [made for several in slices for made in several if made.client == self.client]
+            for item in mine:
+                if not self.notice(item.client, item.incarnation, item.key):
+                    round_.updates.pop(item.key, None)
+                    for several in slices:
+                        several[:] = [made for made in several if made.key != item.key]
+        return listing
+
+    def gone(self, listing: Listing) -> set[str]:
+        """Who has left this run for good, as far as it shows: nobody waits for them."""
+        return {c for c, life in listing.left.items() if (c, life) not in self._left_before}
+
+    def refuse(self, refusal: Refused) -> None:
+        """Name what is not let in, once."""
+        if refusal.key not in self._refused:
+            self._refused.add(refusal.key)
+            self.miss(refusal)
+
+    def refused(self, key: str) -> bool:
+        """Whether this key was refused before."""
+        return key in self._refused
+
+    def miss(self, refusal: Refused) -> None:
+        """Tell of what could not be had this time, which is not to be called bad."""
+        self.emit(
+            events.RefusedUpdate(
+                client=self.client, peer=refusal.client, key=refusal.key, reason=refusal.reason
+            )
+        )
+
+    def forget_all_but(self, listed: AbstractSet[str]) -> None:
+        """Remember nothing of keys that are no longer there."""
+        self._refused &= listed
+        self._alarmed &= listed
+        self._written &= listed
+
+    def discard(self, keys: Sequence[str]) -> None:
+        """Delete what is ours and superseded; what cannot be deleted now is tried again later."""
+        if not keys:
+            return
+        try:
+            self.store.store.delete(keys)
+        except StoreError as error:
+            events.logger.debug("could not collect %s yet: %s", keys, error)
+
+    def emit(self, event: events.Event) -> None:
+        """Tell everyone who listens."""
+        self.events.emit(event)
+
+    def _announce(self, lives: dict[str, Incarnation]) -> None:
+        self.incarnation = Incarnation.after(lives.values())
+        note = json.dumps({"hubless": __version__, "mode": self._mode}).encode()
+        self.publish(keys.life_key(self.client, self.incarnation), [note])
+        self.discard([key for key in lives if key.startswith(keys.MEMBERS)])
+
+    def _check_sole(self) -> None:
+        """Raise where a later process goes by this member's name."""
+        lives = keys.lives(self.store.list(keys.MEMBERS), self.client)
+        later = [key for key, life in lives.items() if life > self.incarnation]
+        if later:
+            raise NameTaken(
+                f"another process joined as {self.client!r} after this one (it wrote {later[-1]}): "
+                "give every process a client name of its own. This one stops sharing; its model "
+                "is untouched"
+            )
+
+    def _outrank(self, incarnation: Incarnation) -> None:
+        """Begin another life, so that what an impostor wrote does not hide what comes from now."""
+        try:
+            lives = keys.lives(self.store.list(keys.MEMBERS), self.client)
+            self._announce({**lives, "": max(incarnation, self.incarnation)})
+        except FederationError as error:
+            events.logger.warning("%s: peers may take an impostor for this member", error)

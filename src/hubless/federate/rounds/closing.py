@@ -1,0 +1,247 @@
+"""Closing a round: whom it waits for, and when it is due."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from hubless import events
+from hubless.errors import FederationError, QuorumMissed, Refused
+from hubless.federate import keys
+from hubless.federate.keys import Listing, Posted, check_name
+from hubless.federate.member import Member
+from hubless.federate.picking.standing import Pick
+from hubless.federate.rounds.completing import Completing
+from hubless.federate.rounds.plans import Plan, Plans
+from hubless.patience import pauses
+
+_SAY_AFTER = 5.0
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """How many members there are, by name or only by number, and how many are enough.
+
+    >>> Quorum.of(["a", "b", "c"], 2, "a").missing({"a"}, known=set())
+    ['b', 'c']
+    >>> Quorum.of(3, None, "a").missing({"a"}, known={"a", "b"})
+    ['b', '1 not seen yet']
+    """
+
+    everyone: int
+    enough: int
+    names: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls,
+        members: int | Sequence[str] | None,
+        quorum: int | None,
+        client: str,
+        cohort: int | None = None,
+    ) -> Quorum:
+        """What `join` was told, checked; with a `cohort`, so many of the named train in a round."""
+        named = () if members is None or isinstance(members, int) else tuple(sorted(set(members)))
+        for name in named:
+            check_name(name)
+        everyone = members if isinstance(members, int) else len(named) or quorum
+        if everyone is None:
+            raise FederationError(
+                'mode="sync" needs to know whom to wait for: members= (a number or their names) '
+                "or quorum="
+            )
+        if cohort is not None and not named:
+            raise FederationError(
+                "selector= needs the names of all members: members=[names], because everybody "
+                "draws from the same list"
+            )
+        if cohort is not None and cohort > everyone:
+            raise FederationError(f"cohort={cohort} is more than the {everyone} members there are")
+        most = everyone if cohort is None else cohort
+        enough = most if quorum is None else quorum
+        if not 1 <= enough <= most:
+            raise FederationError(f"quorum must be from 1 to {most}, not {quorum}")
+        if named and client not in named:
+            raise FederationError(f"{client!r} is not among members={list(named)}")
+        return cls(everyone, enough, named)
+
+    def among(self, picked: Collection[str]) -> Quorum:
+        """The same for a round in which only these train.
+
+        >>> Quorum.of(["a", "b", "c"], None, "a", cohort=2).among(["c"]).enough
+        1
+        """
+        return Quorum(len(picked), min(self.enough, len(picked)), tuple(picked))
+
+    def without(self, left: Collection[str]) -> Quorum:
+        """The same where some have left: nobody waits for them any more.
+
+        >>> Quorum.of(3, None, "a").without({"c"})
+        Quorum(everyone=2, enough=2, names=())
+        """
+        if self.names:
+            staying = tuple(name for name in self.names if name not in left)
+            everyone = len(staying)
+        else:
+            staying, everyone = (), max(0, self.everyone - len(left))
+        return Quorum(everyone, min(self.enough, everyone), staying)
+
+    def admits(self, client: str) -> bool:
+        """Whether this client is one of the members at all."""
+        return not self.names or client in self.names
+
+    def missing(self, present: Collection[str], known: Collection[str]) -> list[str]:
+        """Who has not delivered yet, by name as far as names are known."""
+        if self.names:
+            return [name for name in self.names if name not in present]
+        count = max(0, self.everyone - len(present))
+        seen = sorted(set(known) - set(present))[:count]
+        return [*seen, *([f"{count - len(seen)} not seen yet"] if count > len(seen) else [])]
+
+
+class OpenRound:
+    """The round that takes updates: who has delivered, whom it waits for, and closing it."""
+
+    def __init__(
+        self,
+        member: Member,
+        plans: Plans,
+        quorum: Quorum,
+        deadline: float,
+        completing: Completing,
+    ) -> None:
+        self._member, self._plans, self._completing = member, plans, completing
+        self.quorum, self.deadline = quorum, deadline
+        self._known: set[str] = set()
+        self._recent: list[set[str]] = []
+        self._first_seen = -1, 0.0
+
+    def note(self, plan: Plan) -> None:
+        """Remember who takes part: by name, and who took part lately."""
+        clients = {posted.client for posted in plan.posted()}
+        self._known |= clients
+        self._recent = [*self._recent, clients][-2:]
+
+    def wait(
+        self, number: int, pick: Pick | None, delivered: bool, until: float = float("inf")
+    ) -> Plan | None:
+        """Wait until a round is closed, closing it when that is due; None where it went by.
+
+        Being late is counted from one's own update; for who only looks on, from the first it sees.
+        """
+        member, clock = self._member, self._member.clock
+        began = spoke = clock.now()
+        quorum = self._of(pick)
+        for _ in pauses(clock, float("inf"), first=0.02, longest=1.0):
+            listing = member.look()
+            if plan := self._plans.binding(number, listing):
+                return plan
+            if any(later > number for later in listing.planned):
+                newest = self._plans.newest(listing, number - 1)
+                if newest is not None and newest[0] > number:
+                    return None
+            present = self.present(listing, number, quorum)
+            if present and not delivered:
+                began, delivered = clock.now(), True
+            waited = clock.now() - began
+            over = waited >= self.deadline or clock.now() >= until
+            missing = self._missing(quorum, present, listing)
+            if self._is_due(quorum, present, listing, over):
+                self.close(number, [p.key for p in present.values()], listing, pick)
+            elif over:
+                enough = quorum.without(self._gone(listing)).enough
+                raise QuorumMissed(
+                    f"round {number} has {len(present)} of the {enough} updates it "
+                    f"needs after {waited:.0f} s; missing: {', '.join(missing)}. The model is "
+                    "untouched: call step again to go on waiting, or join with a lower quorum",
+                    missing,
+                )
+            elif clock.now() - spoke >= _SAY_AFTER:
+                spoke = clock.now()
+                member.emit(
+                    events.Waiting(
+                        client=member.client,
+                        round=number,
+                        present=len(present),
+                        missing=missing,
+                        seconds=waited,
+                    )
+                )
+        raise AssertionError("a wait without end ended")
+
+    def look_on(self, number: int, listing: Listing, pick: Pick) -> None:
+        """Close a round if that is due: those who were picked for it may all be gone."""
+        clock, quorum = self._member.clock, self._of(pick)
+        present = self.present(listing, number, quorum)
+        if self._first_seen[0] != number and present:
+            self._first_seen = number, clock.now()
+        over = clock.now() - self._first_seen[1] >= self.deadline
+        if present and self._is_due(quorum, present, listing, over):
+            self.close(number, [p.key for p in present.values()], listing, pick)
+
+    def present(self, listing: Listing, number: int, quorum: Quorum) -> dict[str, Posted]:
+        """Each client's newest usable update in an open round."""
+        digest = self._member.signature.digest if self._member.signature else ""
+        usable = []
+        for posted in listing.round(number).updates.values():
+            if posted.signature != digest:
+                reason = "its params have another signature than this federation's"
+            elif not self.quorum.admits(posted.client):
+                reason = f"it is not among the members {', '.join(self.quorum.names)}"
+            elif not quorum.admits(posted.client):
+                reason = f"it was not picked for this round: {', '.join(quorum.names)} were"
+            elif not self._member.refused(posted.key):
+                usable.append(posted)
+                continue
+            else:
+                continue
+            self._member.refuse(Refused(posted.client, posted.key, reason))
+        return keys.newest(usable)
+
+    def close(
+        self, number: int, included: Sequence[str], listing: Listing, pick: Pick | None
+    ) -> None:
+        """Close a round with these updates, unless somebody else has closed it already."""
+        self._check_agrees(number, listing)
+        if self._completing.has_version_before(number, listing):
+            before = self._completing.version_before(number, listing)
+            self._plans.close(number, included, listing, before, pick)
+
+    def _check_agrees(self, number: int, listing: Listing) -> None:
+        """Raise where others follow a plan that this member refuses: they would part ways."""
+        for attempt, slices in listing.round(number).slices.items():
+            makers = {made.client for several in slices.values() for made in several}
+            others = sorted(filter(self.quorum.admits, makers - {self._member.client}))
+            key = keys.plan_key(number, attempt)
+            if others and self._member.refused(key):
+                raise FederationError(
+                    f"{', '.join(others)} follow {key}, which this member refuses (an event says "
+                    "why): every site needs the same hubless, numpy and arguments of join"
+                )
+
+    def _of(self, pick: Pick | None) -> Quorum:
+        return self.quorum.among(pick.members) if pick else self.quorum
+
+    def _gone(self, listing: Listing) -> set[str]:
+        gone = self._member.gone(listing)
+        return gone if self.quorum.names else gone & self._known
+
+    def _missing(self, quorum: Quorum, present: Collection[str], listing: Listing) -> list[str]:
+        return quorum.without(self._gone(listing)).missing(present, self._known)
+
+    def _is_due(
+        self, quorum: Quorum, present: Mapping[str, Posted], listing: Listing, over: bool
+    ) -> bool:
+        """Whether a round may be closed: all are there, or enough are and it has been long.
+
+        Who was in neither of the last two rounds costs nobody a deadline again until it is back.
+        """
+        if not present:
+            return False
+        missing = self._missing(quorum, present, listing)
+        if not missing:
+            return True
+        if len(present) < quorum.without(self._gone(listing)).enough:
+            return False
+        lately = set().union(*self._recent) if len(self._recent) == 2 else None
+        return over or (lately is not None and not lately - set(present))

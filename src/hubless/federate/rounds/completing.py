@@ -1,0 +1,527 @@
+"""Completing a closed round: every member reduces a slice, and everybody reads all slices.
+
+That is two models of download per member, however many members there are. A slice whose owner
+is late is computed by whoever misses it: it comes out the same. For the same reason a member can
+check others: it computes a random part of somebody else's slice again in every round, and all of
+a slice that two members disagree about.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubless import events
+from hubless.errors import FederationError, NotFound, Refused, StoreError
+from hubless.federate import keys
+from hubless.federate.fold import (
+    Flat,
+    Own,
+    Part,
+    ServerState,
+    Source,
+    Stored,
+    bad_ones,
+    capped,
+    foldable_parts,
+    implausible,
+    open_updates,
+    parts_within,
+    reduce,
+)
+from hubless.federate.keys import Incarnation, Listing, Made, Posted, Round
+from hubless.federate.member import Member
+from hubless.federate.rounds.plans import Plan, Plans
+from hubless.federate.rounds.slices import (
+    Work,
+    encode_slice,
+    extent,
+    read_slice,
+    read_slots,
+)
+from hubless.params import Array
+from hubless.patience import pauses
+from hubless.signature import Block
+from hubless.strategy.base import Slots
+
+KEPT_ROUNDS = 2
+_CHECKED_BYTES = 64 << 10
+"""Less is not worth leaving out when a slice is checked."""
+_AFTER_THE_END = 20
+"""So many looks are taken after the deadline before a round is given up."""
+OTHER_SIGNATURE = "its params have another signature than this federation's"
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a round came to, the plan that held in the end, and how things lay then."""
+
+    flat: Flat
+    plan: Plan
+    listing: Listing
+
+
+class _Unusable(Exception):
+    """Updates that nobody can use, so that the round has to be closed again without them."""
+
+    def __init__(self, refusals: Sequence[Refused]) -> None:
+        super().__init__(refusals)
+        self.refusals = refusals
+
+
+class Completing:
+    """Turns plans into results, and knows which version this member has reached.
+
+    Who does not know the members' strategy `computes` nothing: it reads what they agree about.
+    """
+
+    def __init__(
+        self, member: Member, plans: Plans, help_after: float, computes: bool = True
+    ) -> None:
+        self._member, self._plans, self._help_after = member, plans, help_after
+        self._computes = computes
+        self._store, self._strategy = member.store, member.strategy
+        self._slot_names = member.strategy.optimizer.slots
+        self.state = ServerState(member.strategy)
+        self.reached: tuple[int, int] | None = None
+        self._at: tuple[int, int] | None = None
+        """The version whose params are at hand to step from."""
+        self._slots: dict[int, tuple[tuple[int, int], Slots]] = {}
+        self._forgers: set[tuple[str, Incarnation]] = set()
+        self._loaded: Work | None = None
+
+    def complete(
+        self,
+        number: int,
+        plan: Plan,
+        posted: Posted | None = None,
+        own: Own | None = None,
+        until: float = float("inf"),
+    ) -> Result | None:
+        """The result of a closed round: read its slices, and compute those that are missing.
+
+        An update that turns out bad is left out by closing the round again without it. Whether it
+        is bad does not depend on who looks, so the attempt that includes it never completes. None
+        where later rounds have taken this one's place, or where it is open again, because nobody
+        can use any of its updates. Past `until` nobody is waited for any more.
+        """
+        member, clock = self._member, self._member.clock
+        work = Work(member.agreed, number, plan, posted, own)
+        waiting_since, in_vain = clock.now(), 0
+        for _ in pauses(clock, float("inf"), first=0.02, longest=1.0):
+            listing = member.look()
+            binding = self._plans.binding(number, listing)
+            # from then on its objects, the plan too, may be collected and even created again
+            if binding is None or self._is_over(number, listing):
+                return None
+            if binding.digest != work.plan.digest:
+                work = Work(member.agreed, number, binding, posted, own)
+            is_past = clock.now() >= until
+            late = is_past or clock.now() - waiting_since >= self._help_after
+            try:
+                advanced = self._advance(work, listing.round(number), late)
+                if work.complete:
+                    return self._arrive(work)
+            except _Unusable as unusable:
+                self._leave_out(work, unusable.refusals, listing)
+                continue
+            if advanced:
+                waiting_since = clock.now()
+            in_vain = in_vain + 1 if is_past and not advanced else 0
+            if in_vain > _AFTER_THE_END:
+                break
+        raise FederationError(
+            f"round {number} at {self._store.url} could not be completed before its deadline. The "
+            "model is untouched: call step again to go on"
+        )
+
+    def is_bad(self, key: str, plan: Plan, number: int, listing: Listing) -> bool:
+        """Whether nobody can use an update that a plan includes."""
+        if self._member.refused(key):
+            return True
+        round_ = listing.round(number)
+        posted = round_.updates.get(key)
+        if posted is None:
+            # an attempt that has all its slices stands, whatever is deleted later
+            work = Work(self._member.agreed, number, plan)
+            return not all(self._credible(work, i, round_) for i in range(len(work.cuts)))
+        try:
+            self._open([posted], verify=True)
+        except _Unusable as unusable:
+            for refusal in unusable.refusals:
+                self._member.refuse(refusal)
+            return True
+        except NotFound:
+            return False
+        return False
+
+    def has_all_slices(self, number: int, plan: Plan, listing: Listing) -> bool:
+        """Whether a round needs nobody's update any more: its attempt stands."""
+        work, round_ = Work(self._member.agreed, number, plan), listing.round(number)
+        return self.reached == work.version or all(
+            len(_digests(self._credible(work, i, round_))) == 1 for i in range(len(work.cuts))
+        )
+
+    def has_version_before(self, number: int, listing: Listing) -> bool:
+        """Whether the version that a round steps from is there for everybody, where it matters.
+
+        That may take completing the round before.
+        """
+        if not self._strategy.optimizer.needs_current or number == 0:
+            return True
+        plan = self._plans.binding(number - 1, listing)
+        if plan is None or self.reached == (number - 1, plan.attempt):
+            return plan is not None
+        return self.complete(number - 1, plan) is not None
+
+    def version_before(self, number: int, listing: Listing) -> tuple[int, int] | None:
+        """The version that a round steps from, where that matters; -1 is the initial one."""
+        if not self._strategy.optimizer.needs_current:
+            return None
+        if number == 0:
+            return (-1, 0) if listing.has_initial else None
+        plan = self._plans.binding(number - 1, listing)
+        return None if plan is None else (number - 1, plan.attempt)
+
+    def check_version_before(self, plan: Plan, number: int, listing: Listing) -> None:
+        """Raise ValueError for a plan that steps from a version that no member can be at."""
+        if not self._strategy.optimizer.needs_current:
+            fits = plan.before is None
+        elif number == 0:
+            fits = plan.before is None or (plan.before == (-1, 0) and listing.has_initial)
+        else:
+            fits = plan.before is not None and plan.before[0] == number - 1
+            if fits and self.reached is not None and self.reached[0] == number - 1:
+                fits = plan.before == self.reached
+        if not fits:
+            raise ValueError("it steps from another version than the one before it")
+
+    def check_again(self, listing: Listing) -> None:
+        """Name what contradicts the slices that were loaded last, as far as it shows now."""
+        work = self._loaded
+        if work is None or work.number not in listing.rounds:
+            return
+        try:
+            self._settle_contradictions(work, listing.round(work.number))
+        except (_Unusable, NotFound):
+            # collected meanwhile: what was loaded was checked before
+            self._loaded = None
+
+    def _is_over(self, number: int, listing: Listing) -> bool:
+        if listing.planned[-1:] < [number + KEPT_ROUNDS]:
+            return False
+        newest = self._plans.newest(listing, number)
+        return newest is not None and newest[0] >= number + KEPT_ROUNDS
+
+    def _arrive(self, work: Work) -> Result:
+        """Be at this version, once a part of it was checked and nobody says otherwise."""
+        listing = self._member.look()
+        round_ = listing.round(work.number)
+        self._check(work, round_)
+        self._settle_contradictions(work, round_)
+        self.reached = self._at = work.version
+        self._loaded = work
+        self.state.start_from(work.out)
+        return Result(work.out, work.plan, listing)
+
+    def _advance(self, work: Work, round_: Round, late: bool) -> bool:
+        """Compute one's own slice, or if others are late one of theirs; read those that are there.
+
+        Whether anything came of it: what others do is what a member waits for, and while it was
+        busy itself it did not wait.
+        """
+        missing = [i for i in work.in_turn() if i not in work.digests]
+        if work.mine in missing and self._make_slice(work, work.mine, round_):
+            return True
+        makers = {i: self._credible(work, i, round_) for i in missing}
+        unanimous = [i for i in missing if len(_digests(makers[i])) == 1]
+
+        def reading(index: int) -> Callable[[], Refused | NotFound | None]:
+            return lambda: self._read(work, index, makers[index][0])
+
+        advanced, forged = False, []
+        arrived = self._store.ahead(reading(index) for index in unanimous)
+        for index, trouble in zip(unanimous, arrived, strict=True):
+            if trouble is None:
+                work.digests[index] = makers[index][0].digest
+                advanced = True
+            elif isinstance(trouble, Refused):
+                self._member.refuse(trouble)
+                forged.append(index)
+        # where makers disagree nobody is believed, and who is late is not waited for
+        alone = [*forged, *(i for i in missing if len(_digests(makers[i])) > 1)]
+        alone += [i for i in missing if late and not makers[i]][:1]
+        for index in alone:
+            advanced |= self._make_slice(work, index, round_)
+        if late and not advanced:
+            absent = [p for p in work.plan.posted() if p.key not in round_.updates]
+            if absent:
+                raise _Unusable([Refused(p.client, p.key, "it was deleted") for p in absent])
+        return advanced
+
+    def _credible(self, work: Work, index: int, round_: Round) -> list[Made]:
+        """Who says what a slice is: its owner first, forgers and strangers not at all."""
+        owner = work.plan.posted()[index].client
+        by_index = round_.slices.get(work.plan.attempt, {})
+        credible = [
+            made
+            for made in by_index.get(index, ())
+            if self._plans.admits(made.client)
+            and (made.client, made.incarnation) not in self._forgers
+            and not self._member.refused(made.key)
+        ]
+        return sorted(credible, key=lambda made: (made.client != owner, made.client))
+
+    def _read(self, work: Work, index: int, made: Made) -> Refused | NotFound | None:
+        try:
+            read_slice(self._store, work, index, made, self._slot_names, self._member.limit)
+        except (Refused, NotFound) as trouble:
+            return trouble
+        except StoreError as error:
+            return Refused(made.client, made.key, f"it cannot be read: {error}")
+        return None
+
+    def _make_slice(self, work: Work, index: int, round_: Round) -> bool:
+        """Reduce one slice of all included updates and publish it under one's own name.
+
+        Whether that went well: updates may have been collected since the listing.
+        """
+        if not self._computes:
+            return False
+        blocks, slots = work.cuts[index], dict[int, Slots]()
+
+        def finish(block: Block, total: Array) -> None:
+            target = work.out[block.start : block.stop].view(block.dtype)
+            target[...], slots[block.start] = self.state.advance(block, total)
+
+        room = self._store.request_bytes
+        parts = foldable_parts(
+            work.signature, blocks, self._strategy, len(work.plan.included), room
+        )
+        try:
+            self._reduce(work, index, round_, parts, finish)
+        except NotFound:
+            return False
+        for i in blocks:
+            block = work.signature.blocks[i]
+            if trouble := implausible(work.signature, work.out, 0, block, self._member.limit):
+                raise FederationError(
+                    f"round {work.number} comes to what nobody can go on with: {trouble}. The "
+                    "model is untouched; a smaller server learning rate may help"
+                )
+        self._slots.update({start: (work.version, held) for start, held in slots.items()})
+        encoded, digest = encode_slice(work, index, slots, self._slot_names)
+        member = self._member
+        key = work.key(index, member.client, member.incarnation, digest)
+        if not any(made.key == key for made in self._credible(work, index, round_)):
+            member.publish(key, encoded)
+        work.digests[index] = digest
+        work.made.add(index)
+        self._name_forgers(work, index, round_)
+        return True
+
+    def _reduce(
+        self,
+        work: Work,
+        index: int,
+        round_: Round,
+        parts: Sequence[Part],
+        finish: Callable[[Block, Array], None],
+    ) -> None:
+        """Fold parts of a slice over all included updates."""
+        included = work.plan.posted()
+        examples = capped([p.examples for p in included], self._member.outweigh)
+        staleness = [max(0, work.number - p.version) for p in included]
+        weights = self._strategy.weights(examples, staleness).tolist()
+        sources = self._sources(work, index, round_)
+        self._prepare(work, work.cuts[index])
+        limit = self._member.limit
+        try:
+            reduce(
+                work.signature, parts, sources, weights, self._strategy, self._store, limit, finish
+            )
+        except Refused as refusal:
+            # where one is bad others may be, too: one more pass finds them all
+            there = [round_.updates[p.key] for p in included if p.key in round_.updates]
+            self._open(there, verify=True)
+            raise _Unusable([refusal]) from None
+
+    def _sources(self, work: Work, index: int, round_: Round) -> list[Source]:
+        """All included updates; one's own from memory, but for what others reduce alike."""
+        own = work.posted.key if work.posted and work.own and index == work.mine else ""
+        wanted = [key for key in work.plan.included if key != own]
+        for key in wanted:
+            if key not in round_.updates:
+                raise NotFound(f"{key} was collected", key)
+        listed = [round_.updates[key] for key in wanted]
+        sources: dict[str, Source] = dict(self._open(listed, ahead=len(work.cuts) == 1))
+        if own and work.own is not None:
+            sources[own] = work.own
+        return [sources[key] for key in work.plan.included]
+
+    def _open(
+        self, listed: Sequence[Posted], ahead: bool = False, verify: bool = False
+    ) -> dict[str, Stored]:
+        """Included updates by key; _Unusable with all those that nobody can use."""
+        member = self._member
+        refusals = [
+            Refused(p.client, p.key, OTHER_SIGNATURE)
+            for p in listed
+            if p.signature != member.agreed.digest
+        ]
+        opened, troubles = open_updates(
+            self._store, listed, member.agreed, member.limit, ahead=ahead
+        )
+        if verify:
+            troubles += bad_ones(opened.values())
+        refusals += [trouble for trouble in troubles if isinstance(trouble, Refused)]
+        if refusals:
+            raise _Unusable(refusals)
+        if troubles:
+            raise troubles[0]
+        return opened
+
+    def _prepare(self, work: Work, blocks: range) -> None:
+        """Have the version to step from, and what the optimizer remembers of these blocks."""
+        before = work.plan.before
+        slots: dict[int, Slots] = {}
+        if before is not None and before[0] >= 0 and self._slot_names:
+            slots = self._recall_slots(before, blocks)
+        if before is None:
+            self.state.current = self._at = None
+        elif self._at != before:
+            self._go_back_to(before)
+        self.state.slots, self.state.step = slots, work.number
+
+    def _go_back_to(self, version: tuple[int, int]) -> None:
+        """Be at the version that a plan steps from; NotFound where it is not there any more."""
+        number, attempt = version
+        if number < 0:
+            self.state.current = self._member.initial(self._member.agreed)
+            self._at = version
+            return
+        listing = self._member.look()
+        plan = self._plans.binding(number, listing)
+        if plan is None or plan.attempt != attempt or self.complete(number, plan) is None:
+            raise NotFound(f"round {number} was collected", keys.plan_key(number, attempt))
+
+    def _recall_slots(self, version: tuple[int, int], blocks: range) -> dict[int, Slots]:
+        """The optimizer's memory of some blocks, from the slices of an earlier round.
+
+        What this member computed itself it still has.
+        """
+        number, attempt = version
+        starts = [self._member.agreed.blocks[i].start for i in blocks]
+        if slots := self._own_slots(version, starts):
+            return slots
+        gone = NotFound(f"round {number} was collected", keys.plan_key(number, attempt))
+        listing = self._member.look()
+        plan = self._plans.get(number, attempt)
+        if plan is None:
+            raise gone
+        round_, earlier = listing.round(number), Work(self._member.agreed, number, plan)
+        loaded = self._loaded
+        for index, stretch in enumerate(earlier.cuts):
+            if stretch.start >= blocks.stop or blocks.start >= stretch.stop:
+                continue
+            makers = self._credible(earlier, index, round_)
+            if loaded is not None and loaded.version == version:
+                makers = [made for made in makers if made.digest == loaded.digests[index]]
+            try:
+                if len(_digests(makers)) != 1:
+                    raise gone
+                slots |= read_slots(self._store, earlier, index, makers[0], self._slot_names)
+            except (Refused, NotFound) as trouble:
+                if isinstance(trouble, Refused):
+                    self._member.refuse(trouble)
+                if not self._make_slice(earlier, index, round_):
+                    raise gone from None
+                made = [earlier.signature.blocks[i].start for i in stretch]
+                slots |= self._own_slots(version, made)
+        return slots
+
+    def _own_slots(self, version: tuple[int, int], starts: Sequence[int]) -> dict[int, Slots]:
+        """The memory of blocks that this member computed for a version, if it did all of them."""
+        kept = {start: self._slots[start] for start in starts if start in self._slots}
+        if len(kept) < len(starts) or any(at != version for at, _ in kept.values()):
+            return {}
+        return {start: held for start, (_, held) in kept.items()}
+
+    def _check(self, work: Work, round_: Round) -> bool:
+        """Compute a part of another's slice again, once; whether that took a whole slice.
+
+        A part of one in as many as there are others costs a member no more than its share of
+        one model. Nobody can know which part of which slice it will be.
+        """
+        others = [i for i in range(len(work.cuts)) if i not in work.made]
+        if work.is_checked or not others or not self._computes:
+            return False
+        work.is_checked = True
+        index = others[secrets.randbelow(len(others))]
+        start, stop = extent(work.signature, work.cuts[index])
+        size = stop - start
+        length = max(size // max(1, len(work.plan.included) - 1), min(size, _CHECKED_BYTES))
+        first = start + secrets.randbelow(size - length + 1)
+        parts = parts_within(
+            work.signature, work.cuts[index], first, first + length, whole=bool(self._slot_names)
+        )
+        differs: list[Block] = []
+
+        def compare(block: Block, total: Array) -> None:
+            values, _ = self.state.advance(block, total)
+            mine = np.empty(block.stop - block.start, np.uint8)
+            mine.view(block.dtype)[...] = values
+            if not np.array_equal(mine, work.out[block.start : block.stop]):
+                differs.append(block)
+
+        try:
+            self._reduce(work, index, round_, parts, compare)
+        except NotFound:
+            return False
+        return bool(differs) and self._make_slice(work, index, round_)
+
+    def _settle_contradictions(self, work: Work, round_: Round) -> bool:
+        """Compute what others say differs from what was loaded; whether there was any."""
+        doubted = [
+            index
+            for index, digest in work.digests.items()
+            if any(made.digest != digest for made in self._credible(work, index, round_))
+        ]
+        for index in doubted:
+            if index in work.made:
+                self._name_forgers(work, index, round_)
+            else:
+                self._make_slice(work, index, round_)
+        return bool(doubted)
+
+    def _name_forgers(self, work: Work, index: int, round_: Round) -> None:
+        """Name who made a slice that comes out otherwise, and believe its maker nothing more."""
+        member = self._member
+        for made in self._credible(work, index, round_):
+            if made.digest != work.digests[index]:
+                self._forgers.add((made.client, made.incarnation))
+                reason = "this member computed the same slice, and it comes out otherwise"
+                key = made.key
+                member.emit(
+                    events.Forged(client=member.client, peer=made.client, key=key, reason=reason)
+                )
+
+    def _leave_out(self, work: Work, refusals: Sequence[Refused], listing: Listing) -> None:
+        """Close the round again without updates that nobody can use."""
+        for refusal in refusals:
+            self._member.refuse(refusal)
+        bad = {refusal.key for refusal in refusals}
+        rest = [key for key in work.plan.included if key not in bad]
+        plan = work.plan
+        if rest:
+            self._plans.close(work.number, rest, listing, plan.before, plan.pick)
+        else:
+            self._plans.void(work.number, plan.attempt)
+
+
+def _digests(makers: Sequence[Made]) -> set[str]:
+    """What several say a slice is."""
+    return {made.digest for made in makers}
