@@ -20,6 +20,8 @@ HublessError
 │   ├── SignatureMismatch   another model than the federation's
 │   ├── NameTaken           a second live process joined under this name
 │   ├── QuorumMissed        too few updates before the deadline
+│   ├── TooLate             a round that could not be taken part in before the deadline
+│   ├── RolledBack          the store shows an earlier state than this member has seen
 │   └── UnsafeStore         synchronous rounds need create-if-absent, and it is not honoured
 └── Refused                 a peer's update that was not let in
 """
@@ -143,6 +145,14 @@ class QuorumMissed(FederationError):
 
     def __str__(self) -> str:
         return str(self.args[0])
+
+
+class TooLate(FederationError):
+    """A round could not be taken part in, or read to its end, before the deadline."""
+
+
+class RolledBack(FederationError):
+    """The store shows an earlier state of the federation than this member has seen."""
 
 
 class UnsafeStore(FederationError):

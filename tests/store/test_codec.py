@@ -116,7 +116,9 @@ def test_a_header_is_recognised_by_its_own_signature_and_keeps_its_metadata(
 @given(arrays(), st.data())
 def test_every_flipped_byte_of_the_body_is_caught(params: Arrays, data: st.DataObject) -> None:
     signature, head, body = _encoded(params)
-    digests = codec.block_digests(codec.decode_header(head, signature)["blocks"], 0, len(signature.blocks))
+    digests = codec.block_digests(
+        codec.decode_header(head, signature)["blocks"], 0, len(signature.blocks)
+    )
     at = data.draw(st.integers(0, len(body) - 1))
     flip = data.draw(st.integers(1, 255))
     damaged = bytearray(body)
@@ -128,7 +130,9 @@ def test_every_flipped_byte_of_the_body_is_caught(params: Arrays, data: st.DataO
 
 def test_every_single_byte_of_a_body_is_watched() -> None:
     signature, head, body = _encoded(SIMPLE)
-    digests = codec.block_digests(codec.decode_header(head, signature)["blocks"], 0, len(signature.blocks))
+    digests = codec.block_digests(
+        codec.decode_header(head, signature)["blocks"], 0, len(signature.blocks)
+    )
     for at in range(len(body)):
         damaged = bytearray(body)
         damaged[at] ^= 1
@@ -139,7 +143,9 @@ def test_every_single_byte_of_a_body_is_watched() -> None:
 def test_a_stretch_of_whole_blocks_is_checked_alone() -> None:
     params: Arrays = {"w": np.arange(BLOCK_BYTES, dtype=np.float32), "n": np.arange(3)}
     signature, head, body = _encoded(params)
-    digests = codec.block_digests(codec.decode_header(head, signature)["blocks"], 0, len(signature.blocks))
+    digests = codec.block_digests(
+        codec.decode_header(head, signature)["blocks"], 0, len(signature.blocks)
+    )
     assert len(signature.blocks) == 5
     first, last = signature.blocks[2], signature.blocks[3]
     stretch = bytearray(body[first.start : last.stop])

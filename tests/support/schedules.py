@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 import hubless
 from hubless import events, signature
-from hubless.errors import AlreadyExists, NotFound, QuorumMissed, StoreError
+from hubless.errors import AlreadyExists, NotFound, QuorumMissed, StoreError, TooLate
 from hubless.federate import keys
 from hubless.federate.asynchronous import KEPT_UPDATES
 from hubless.federate.federation import Federation
@@ -390,6 +390,9 @@ class Life:
             named = event.peer == MALLORY or "/slices-" in event.key
             if event.key not in world.bad or not named:
                 raise world.fail(f"{self.name} refuses {event.peer}'s {event.key}: {event.reason}")
+        elif isinstance(event, events.Impostor | events.Forged):
+            if event.key not in world.bad:
+                raise world.fail(f"{self.name} takes {event.key} for a forgery: {event.reason}")
         elif isinstance(event, events.Offline):
             raise world.fail(f"{self.name} is offline: {event.reason}")
 
@@ -859,7 +862,9 @@ class SyncWorld(World):
         wanted, enough = self.waited_for()
         there = self.delivered() & wanted
         wanted -= set(keys.parse_listing(self.backing.list("")).left) - there
-        enough = min(enough, len(wanted))
+        if self.named:
+            # without names nobody knows whether who left was one of those that count
+            enough = min(enough, len(wanted))
         digest = self.signature.digest
         if len(there) >= enough:
             raise self.fail(f"{life.name} misses a quorum that is there ({digest}): {missed}")
@@ -937,6 +942,8 @@ class SyncMember(Member):
                 waited = life.clock.now() - began - (life.stalled - stalled) * 1.1
                 lates = sum(isinstance(e, events.Late) for e in life.heard[told:])
                 world.check_missed(life, missed, waited, lates)
+            except TooLate:
+                world.counts["too late"] += 1
             else:
                 if result is not life.content.params:
                     arrived = world.now

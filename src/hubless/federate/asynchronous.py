@@ -6,6 +6,7 @@ before is part of its params already, so nothing unchanged is downloaded or weig
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -53,6 +54,7 @@ class Asynchronous:
     """A mode in which members never wait."""
 
     name = "async"
+    deadline = math.inf
     trains_on_alone = True
 
     def __init__(self, member: Member, peers: Literal["new", "all"] = "new") -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from typing import Protocol, cast
 
@@ -35,6 +34,8 @@ class Mode(Protocol):
     """How members meet: what the two modes do differently."""
 
     name: str
+    deadline: float
+    """How long a call may wait for others."""
     trains_on_alone: bool
     """Whether a member goes on by itself while the store is out of reach."""
 
@@ -133,7 +134,7 @@ class Federation:
         """
         self._check_open()
         signature = self._agree(Signature.of(shared_params(model, self.terms.share)))
-        with self.store.within(math.inf):
+        with self.member.call(self._mode.deadline):
             result = self._arrived_at(signature)
         if result is None:
             return model
@@ -146,13 +147,14 @@ class Federation:
         """
         params = shared_params(model, self.terms.share)
         signature = self._agree(Signature.of(params))
-        result = self._arrived_at(signature)
-        if result is None:
-            flat = signature.pack(params)
-            check_own(signature, flat, self.member.limit)
-            parts = codec.encode(signature, flat, {"client": self.client})
-            self.member.put_once(keys.INITIAL, parts)
-            result = self.member.initial(signature)
+        with self.member.call(self._mode.deadline):
+            result = self._arrived_at(signature)
+            if result is None:
+                flat = signature.pack(params)
+                check_own(signature, flat, self.member.limit)
+                parts = codec.encode(signature, flat, {"client": self.client})
+                self.member.put_once(keys.INITIAL, parts)
+                result = self.member.initial(signature)
         if result is None:
             return model
         return self._load(model, signature, result, in_place=True)
@@ -220,7 +222,7 @@ class Federation:
 
     def _share(self, model: M, report: Report) -> M:
         try:
-            with self.store.within(math.inf):
+            with self.member.call(self._mode.deadline):
                 params = shared_params(model, self.terms.share)
                 signature = self._agree(Signature.of(params))
                 flat = signature.pack(params)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -30,6 +32,9 @@ from hubless.store import codec
 from hubless.store.base import Bytes, Entry
 from hubless.store.reliable import Reliable
 
+_REMEMBERED = 10_000
+"""So many of one's own keys are known again: a write that failed may still land much later."""
+
 
 @dataclass(frozen=True)
 class Report:
@@ -53,10 +58,12 @@ class Member:
         self.incarnation = Incarnation(0, "0" * 8)
         self.sequence = self.version = self.calls = 0
         self.resumed = False
+        self.until = math.inf
+        """When the call under way has to end, by this member's clock."""
         self._mode = ""
         self._left_before: set[tuple[str, Incarnation]] = set()
         self._reporter: Reporter | None = None
-        self._written: set[str] = set()
+        self._written: dict[str, None] = {}
         self._refused: set[str] = set()
         self._alarmed: set[str] = set()
 
@@ -99,6 +106,18 @@ class Member:
                 resumed=self.resumed,
             )
         )
+
+    @contextmanager
+    def call(self, seconds: float) -> Iterator[None]:
+        """Let all that happens inside end in time: it has one deadline, and one patience."""
+        self.until = self.clock.now() + seconds
+        with self.store.within(math.inf):
+            yield
+
+    @property
+    def is_past(self) -> bool:
+        """Whether the deadline of the call under way is over."""
+        return self.clock.now() >= self.until
 
     def leave(self) -> None:
         """Say that this process is gone, so that nobody waits for it; at best, as it is leaving."""
@@ -172,7 +191,9 @@ class Member:
 
     def publish(self, key: str, parts: Sequence[Bytes]) -> None:
         """Write an object under this member's own name, and know it again."""
-        self._written.add(key)
+        self._written[key] = None
+        if len(self._written) > _REMEMBERED:
+            del self._written[next(iter(self._written))]
         self.store.put(key, parts)
 
     def wrote(self, key: str) -> bool:
@@ -261,7 +282,6 @@ class Member:
         """Remember nothing of keys that are no longer there."""
         self._refused &= listed
         self._alarmed &= listed
-        self._written &= listed
 
     def discard(self, keys: Sequence[str]) -> None:
         """Delete what is ours and superseded; what cannot be deleted now is tried again later."""

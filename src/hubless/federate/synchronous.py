@@ -9,7 +9,7 @@ included; then the round is completed, in slices. Each of these is a part with a
 from __future__ import annotations
 
 from hubless import events
-from hubless.errors import FederationError, UnsafeStore
+from hubless.errors import FederationError, RolledBack, TooLate, UnsafeStore
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement
 from hubless.federate.fold import Flat, Own
@@ -95,7 +95,6 @@ class Synchronous:
         """Deliver an update, wait for the others', and come back with what the round came to."""
         member, clock = self.member, self.member.clock
         started = clock.now()
-        until = started + self.deadline
         hidden: Report | None = None
         for _ in pauses(clock, self.deadline, first=0.02, longest=0.2, at_least=_TRIES):
             listing = member.look()
@@ -120,7 +119,7 @@ class Synchronous:
                 self._open.look_on(number, listing, pick)
                 self._collect(number - 1, listing)
                 return None
-            plan = self._open.wait(number, pick, posted is not None, until)
+            plan = self._open.wait(number, pick, posted is not None)
             counted = None if plan is None or posted is None else self._counted(plan, posted)
             if plan is not None and posted is not None and counted is None:
                 member.emit(events.Late(client=member.client, round=number))
@@ -128,7 +127,7 @@ class Synchronous:
             result = None
             if plan is not None:
                 mine = own if counted and posted and counted.key == posted.key else None
-                result = self._completing.complete(number, plan, counted, mine, until)
+                result = self._completing.complete(number, plan, counted, mine)
                 if result is None and self._plans.get(number, plan.attempt) is None:
                     # it is open again: nobody can use any of the updates that it included
                     continue
@@ -146,7 +145,7 @@ class Synchronous:
             )
             self._collect(number, result.listing)
             return result.flat
-        raise FederationError(
+        raise TooLate(
             f"rounds at {member.store.url} close without this member: it was late for all of them "
             f"in {clock.now() - started:.0f} s. The model is untouched: call step again, or share "
             "less often with every="
@@ -154,18 +153,17 @@ class Synchronous:
 
     def collective(self, signature: Signature) -> Flat | None:
         """The result of the newest round, which may take completing it."""
-        clock = self.member.clock
-        until = clock.now() + self.deadline
-        for _ in pauses(clock, self.deadline, at_least=_LOOKS):
-            listing = self.member.look()
+        member = self.member
+        for _ in pauses(member.clock, member.until - member.clock.now(), at_least=_LOOKS):
+            listing = member.look()
             number, plan = self._newest(listing)
             if plan is None:
                 return None
-            result = self._completing.complete(number, plan, until=until)
+            result = self._completing.complete(number, plan)
             if result is not None:
                 self._arrive(number, result)
                 return result.flat
-        raise FederationError(f"no round at {self.member.store.url} could be read to its end")
+        raise TooLate(f"no round at {member.store.url} could be read to its end: call again")
 
     def _check(self, plan: Plan, number: int, listing: Listing) -> None:
         """Raise ValueError for a plan that is sound in itself, and still none for these members."""
@@ -181,11 +179,13 @@ class Synchronous:
         reached = self._arrived
         number, plan = self._plans.newest(listing, reached) or (-1, None)
         if number < reached:
-            raise FederationError(
+            raise RolledBack(
                 f"{self.member.store.url} has gone back: this member has seen the end of round "
                 f"{reached}, and the newest there is round {number}. Somebody removed later ones, "
                 "or an old copy took their place. The model is untouched"
             )
+        if plan is not None:
+            self._open.note(number, plan)
         return number, plan
 
     def _is_behind(self, number: int) -> bool:
@@ -212,7 +212,7 @@ class Synchronous:
         """Start from here next time."""
         self.member.version = number + 1
         self._arrived = number
-        self._open.note(result.plan)
+        self._open.note(number, result.plan)
 
     def _collect(self, number: int, listing: Listing) -> None:
         """Delete what is this client's in rounds that later ones have replaced.

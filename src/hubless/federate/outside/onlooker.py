@@ -57,6 +57,8 @@ class Onlooker(Member):
         self.signature = agreement.signature
         self.limit, self.outweigh = agreement.limit, agreement.outweigh
         self._tell = refuse
+        # nobody is waited for: what is missing is computed at once
+        self.until = store.clock.now()
 
     def look(self) -> Listing:
         """What one listing tells; no name is one's own."""
@@ -91,7 +93,7 @@ def newest_result(
             continue
         try:
             plan = plans.binding(number, listing)
-            result = plan and completing.complete(number, plan, until=store.clock.now())
+            result = plan and completing.complete(number, plan)
         except HublessError as error:
             refuse(Refused("?", keys.round_folder(number), f"it is not complete: {error}"))
             continue

@@ -6,12 +6,12 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from hubless import events
-from hubless.errors import FederationError, QuorumMissed, Refused
+from hubless.errors import FederationError, QuorumMissed, Refused, TooLate
 from hubless.federate import keys
 from hubless.federate.keys import Listing, Posted, check_name
 from hubless.federate.member import Member
 from hubless.federate.picking.standing import Pick
-from hubless.federate.rounds.completing import Completing
+from hubless.federate.rounds.completing import AFTER_THE_END, Completing
 from hubless.federate.rounds.plans import Plan, Plans
 from hubless.patience import pauses
 
@@ -113,25 +113,23 @@ class OpenRound:
         self._member, self._plans, self._completing = member, plans, completing
         self.quorum, self.deadline = quorum, deadline
         self._known: set[str] = set()
-        self._recent: list[set[str]] = []
+        self._recent: dict[int, set[str]] = {}
         self._first_seen = -1, 0.0
 
-    def note(self, plan: Plan) -> None:
-        """Remember who takes part: by name, and who took part lately."""
-        clients = {posted.client for posted in plan.posted()}
-        self._known |= clients
-        self._recent = [*self._recent, clients][-2:]
+    def note(self, number: int, plan: Plan) -> None:
+        """Remember who takes part: by name, and who took part in the last two rounds."""
+        self._recent[number] = {posted.client for posted in plan.posted()}
+        self._known |= self._recent[number]
+        self._recent = dict(sorted(self._recent.items())[-2:])
 
-    def wait(
-        self, number: int, pick: Pick | None, delivered: bool, until: float = float("inf")
-    ) -> Plan | None:
+    def wait(self, number: int, pick: Pick | None, delivered: bool) -> Plan | None:
         """Wait until a round is closed, closing it when that is due; None where it went by.
 
         Being late is counted from one's own update; for who only looks on, from the first it sees.
         """
         member, clock = self._member, self._member.clock
         began = spoke = clock.now()
-        quorum = self._of(pick)
+        quorum, in_vain = self._of(pick), 0
         for _ in pauses(clock, float("inf"), first=0.02, longest=1.0):
             listing = member.look()
             if plan := self._plans.binding(number, listing):
@@ -144,9 +142,15 @@ class OpenRound:
             if present and not delivered:
                 began, delivered = clock.now(), True
             waited = clock.now() - began
-            over = waited >= self.deadline or clock.now() >= until
+            over = waited >= self.deadline or member.is_past
             missing = self._missing(quorum, present, listing)
             if self._is_due(quorum, present, listing, over):
+                in_vain += over
+                if in_vain > AFTER_THE_END:
+                    raise TooLate(
+                        f"round {number} at {member.store.url} could not be closed before its "
+                        "deadline. The model is untouched: call step again to go on"
+                    )
                 self.close(number, [p.key for p in present.values()], listing, pick)
             elif over:
                 enough = quorum.without(self._gone(listing)).enough
@@ -227,7 +231,8 @@ class OpenRound:
         return gone if self.quorum.names else gone & self._known
 
     def _missing(self, quorum: Quorum, present: Collection[str], listing: Listing) -> list[str]:
-        return quorum.without(self._gone(listing)).missing(present, self._known)
+        gone = self._gone(listing)
+        return quorum.without(gone).missing(present, self._known - gone)
 
     def _is_due(
         self, quorum: Quorum, present: Mapping[str, Posted], listing: Listing, over: bool
@@ -243,5 +248,5 @@ class OpenRound:
             return True
         if len(present) < quorum.without(self._gone(listing)).enough:
             return False
-        lately = set().union(*self._recent) if len(self._recent) == 2 else None
+        lately = set().union(*self._recent.values()) if len(self._recent) == 2 else None
         return over or (lately is not None and not lately - set(present))

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubless import events
-from hubless.errors import FederationError, NotFound, Refused, StoreError
+from hubless.errors import FederationError, NotFound, Refused, StoreError, TooLate
 from hubless.federate import keys
 from hubless.federate.fold import (
     Flat,
@@ -50,7 +50,7 @@ from hubless.strategy.base import Slots
 KEPT_ROUNDS = 2
 _CHECKED_BYTES = 64 << 10
 """Less is not worth leaving out when a slice is checked."""
-_AFTER_THE_END = 20
+AFTER_THE_END = 20
 """So many looks are taken after the deadline before a round is given up."""
 OTHER_SIGNATURE = "its params have another signature than this federation's"
 
@@ -99,14 +99,13 @@ class Completing:
         plan: Plan,
         posted: Posted | None = None,
         own: Own | None = None,
-        until: float = float("inf"),
     ) -> Result | None:
         """The result of a closed round: read its slices, and compute those that are missing.
 
         An update that turns out bad is left out by closing the round again without it. Whether it
         is bad does not depend on who looks, so the attempt that includes it never completes. None
         where later rounds have taken this one's place, or where it is open again, because nobody
-        can use any of its updates. Past `until` nobody is waited for any more.
+        can use any of its updates. Past the call's deadline nobody is waited for.
         """
         member, clock = self._member, self._member.clock
         work = Work(member.agreed, number, plan, posted, own)
@@ -119,7 +118,7 @@ class Completing:
                 return None
             if binding.digest != work.plan.digest:
                 work = Work(member.agreed, number, binding, posted, own)
-            is_past = clock.now() >= until
+            is_past = member.is_past
             late = is_past or clock.now() - waiting_since >= self._help_after
             try:
                 advanced = self._advance(work, listing.round(number), late)
@@ -131,9 +130,9 @@ class Completing:
             if advanced:
                 waiting_since = clock.now()
             in_vain = in_vain + 1 if is_past and not advanced else 0
-            if in_vain > _AFTER_THE_END:
+            if in_vain > AFTER_THE_END:
                 break
-        raise FederationError(
+        raise TooLate(
             f"round {number} at {self._store.url} could not be completed before its deadline. The "
             "model is untouched: call step again to go on"
         )

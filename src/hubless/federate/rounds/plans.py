@@ -20,6 +20,8 @@ from hubless.store.base import Entry
 _ATTEMPTS = 100
 """Nobody honest closes a round so often: each time but the first leaves somebody's update out."""
 PLAN_BYTES = 64 << 20
+_LOOKS = 20
+"""So often the newest round is looked for, as it may be collected while it is read."""
 _DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
 
 
@@ -110,6 +112,7 @@ class Plans:
         self._read: dict[tuple[int, int], Plan | None] = {}
         self._binding: dict[int, Plan] = {}
         self._squatted: set[tuple[int, int]] = set()
+        self._has_vanished = False
 
     def binding(self, number: int, listing: Listing) -> Plan | None:
         """The plan that binds a round as things stand, or None while it is open."""
@@ -134,24 +137,16 @@ class Plans:
 
         A round that nothing leads up to is not believed: it stands alone, far ahead.
         """
-        planned = set(listing.planned)
-        stray: list[int] = []
-        newest = None
-        for number in sorted(planned, reverse=True):
-            is_far = number > max(reached + 1, 0)
-            plan = None
-            if not is_far or number - 1 in planned:
-                plan = self.binding(number, listing)
-            if plan is None or (is_far and not self._is_led_up_to(number, plan, listing)):
-                stray += [number] * is_far
-                continue
-            newest = number, plan
-            break
-        # what was collected since that listing only looks as if it stood alone
-        if stray and (newest or set(self._member.look().planned) >= planned):
-            for number in stray:
-                for attempt in listing.round(number).plans:
-                    self._refuse(number, attempt, "no round leads up to it")
+        for _ in range(_LOOKS):
+            self._has_vanished = False
+            newest, strays = self._newest(listing, reached)
+            if not self._has_vanished:
+                # a listing that is out of date makes rounds look as if they stood alone
+                for number in strays:
+                    for attempt in listing.round(number).plans:
+                        self._refuse(number, attempt, "no round leads up to it")
+                return newest
+            listing = self._member.look()
         return newest
 
     def close(
@@ -171,7 +166,10 @@ class Plans:
             self._member.store.put(key, [plan.to_bytes()], create=True)
         except AlreadyExists:
             # something that is no object may stand there: then nobody can read it, and it is void
-            if attempt not in self._member.look().round(number).plans:
+            listing = self._member.look()
+            newest = self.newest(listing, number - 1)
+            is_over = newest is not None and newest[0] > number
+            if not is_over and attempt not in listing.round(number).plans:
                 self._squatted.add((number, attempt))
                 reason = "it cannot be read, and nothing can be created in its place"
                 self._member.refuse(Refused("?", key, reason))
@@ -208,6 +206,23 @@ class Plans:
             )
         return attempt
 
+    def _newest(self, listing: Listing, reached: int) -> tuple[tuple[int, Plan] | None, list[int]]:
+        """The newest round that is believed, and those after it that are not."""
+        strays: list[int] = []
+        for number in reversed(listing.planned):
+            is_far = number > max(reached + 1, 0)
+            if is_far and not listing.round(number - 1).plans:
+                strays.append(number)
+                continue
+            plan = self.binding(number, listing)
+            if plan is None:
+                continue
+            if is_far and not self._is_led_up_to(number, plan, listing):
+                strays.append(number)
+                continue
+            return (number, plan), strays
+        return None, strays
+
     def _is_led_up_to(self, number: int, plan: Plan, listing: Listing) -> bool:
         """Whether the round before is there, too, and anything of what the plan includes."""
         round_ = listing.round(number)
@@ -229,6 +244,7 @@ class Plans:
                 self._check(plan, number, listing)
             except NotFound:
                 # collected since that listing
+                self._has_vanished = True
                 return None
             except (ValueError, StoreError) as error:
                 if isinstance(error, StoreError):
