@@ -225,7 +225,7 @@ def test_the_earlier_of_two_live_processes_with_one_name_is_told_and_keeps_its_m
 ) -> None:
     with hubless.join(tmp_path, "alice") as first, hubless.join(tmp_path, "alice") as second:
         first.step(params(1.0), examples=1)
-        second_is_later = second.incarnation > first.incarnation
+        second_is_later = second.member.incarnation > first.member.incarnation
         second.step(params(2.0), examples=1) if second_is_later else None
         loser, winner = (first, second) if second_is_later else (second, first)
         mine = params(5.0)

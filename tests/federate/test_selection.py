@@ -22,12 +22,14 @@ from hubless.errors import (
     DataError,
     FederationError,
     HublessError,
+    NotFound,
     ParamsError,
     QuorumMissed,
     SelectionError,
 )
-from hubless.federate.keys import Incarnation, Posted, newest, parse_updates, plan_key
+from hubless.federate.keys import Incarnation, Listing, Posted, newest, parse_updates, plan_key
 from hubless.federate.outside.survey import survey
+from hubless.federate.picking.standing import Pick
 from hubless.privacy.mechanisms import Count, Laplace, SparseVector
 from hubless.select import Active, Activity, AtMost, Heavy, OptimalSampling, RoundRobin, Uniform
 from hubless.select.roster import Roster, Selector
@@ -125,6 +127,12 @@ class Site:
 
     def included(self) -> dict[int, list[str]]:
         return {event.round: event.included for event in self.heard(events.Closed)}
+
+
+def first_cohort(site: Site) -> tuple[str, ...]:
+    """Who is picked for the first round."""
+    members: tuple[str, ...] = site.member._mode._picking.pick(0, Listing({}, {})).members
+    return members
 
 
 def sites(store: Any, names: str, **terms: Any) -> list[Site]:
@@ -386,8 +394,8 @@ def test_a_restart_in_the_middle_changes_nothing(store: Store) -> None:
         restarted.join()
     assert len(merged(steady)) >= 14
     assert merged(shaken) == merged(steady)
-    sequences = [site.member.sequence for site in shaken]
-    assert sequences == [site.member.sequence for site in steady]
+    sequences = [site.member.member.sequence for site in shaken]
+    assert sequences == [site.member.member.sequence for site in steady]
 
 
 def test_restarts_in_company_change_nothing(tmp_path: Path) -> None:
@@ -418,7 +426,7 @@ def test_who_joins_late_knows_what_the_others_know(store: Store) -> None:
     away = {"d"}
 
     def waits_for_who_is_away(site: Site) -> bool:
-        number, pick = site.member._drawn
+        number, pick = site.member._mode._picking._drawn
         pushed = [event for s in everybody for event in s.heard(events.Pushed)]
         there = {event.client for event in pushed if int(event.key[7:15]) == number}
         return set(pick.members) <= there | away
@@ -442,7 +450,7 @@ def test_who_joins_late_knows_what_the_others_know(store: Store) -> None:
 def test_a_picked_member_that_is_dead_is_named_to_all_and_nobody_waits_for_ever() -> None:
     store = MemoryStore()
     everybody = sites(store, "abcd", selector=Uniform(), cohort=3, seed=1, deadline=0.3)
-    cohort = everybody[0].join().member._pick(Signature.of(params()), 0, {}).members
+    cohort = first_cohort(everybody[0].join())
     dead = cohort[0]
     living = [site for site in everybody if site.client != dead]
     for site in living:
@@ -475,7 +483,7 @@ def test_a_picked_member_that_is_dead_is_named_to_all_and_nobody_waits_for_ever(
 def test_a_quorum_closes_without_a_picked_member_that_is_dead() -> None:
     terms = {"selector": Uniform(), "cohort": 3, "quorum": 2, "seed": 1, "deadline": 0.3}
     everybody = sites(MemoryStore(), "abcd", **terms)
-    cohort = everybody[0].join().member._pick(Signature.of(params()), 0, {}).members
+    cohort = first_cohort(everybody[0].join())
     living = [site for site in everybody if site.client != cohort[0]]
     for site in living:
         site.join(clock=Patient(lambda: all(s.turns() == 1 for s in living)))
@@ -487,12 +495,17 @@ def test_a_quorum_closes_without_a_picked_member_that_is_dead() -> None:
 def test_a_late_update_counts_only_where_its_member_is_picked() -> None:
     terms = {"selector": RoundRobin(), "cohort": 2, "quorum": 1, "deadline": 0.2}
     everybody = [s.join() for s in sites(MemoryStore(), "abcd", **terms, unpicked="train")]
-    cohort = everybody[0].member._pick(Signature.of(params()), 0, {}).members
+    cohort = first_cohort(everybody[0])
     quick, slow = (next(s for s in everybody if s.client == name) for name in cohort)
     quick.step()
-    looked = slow.member._look
+    look = slow.member.member.look
+
+    def before() -> Listing:
+        slow.member.member.look = look
+        return Listing({}, {})
+
     # as if it had looked before the other closed the round
-    slow.member._look = lambda: setattr(slow.member, "_look", looked) or {}
+    slow.member.member.look = before
     mine = params(9.0)
     assert slow.member.step(mine, examples=1) is mine
     (late,) = slow.heard(events.Late)
@@ -504,10 +517,10 @@ def test_a_late_update_counts_only_where_its_member_is_picked() -> None:
 def test_an_update_of_who_was_not_picked_is_refused_by_name(store: Store) -> None:
     terms = {"selector": Uniform(), "cohort": 2, "seed": 1}
     everybody = [site.join() for site in sites(store, "abcd", **terms)]
-    cohort = everybody[0].member._pick(Signature.of(params()), 0, {}).members
+    cohort = first_cohort(everybody[0])
     pushy = next(site for site in everybody if site.client not in cohort)
-    pushy.member._pick = lambda *_: None
-    pushy.member._await_plan = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+    pushy.member._mode._picking.pick = lambda *_: Pick((pushy.client,), {})
+    pushy.member._mode._open.wait = lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
     with pytest.raises(KeyboardInterrupt):
         pushy.step(50.0)
     results = together(*(lambda s=s: s.step() for s in everybody if s is not pushy))
@@ -524,7 +537,7 @@ def test_an_update_of_who_was_not_picked_is_refused_by_name(store: Store) -> Non
 
 def test_a_bad_update_of_a_picked_member_is_not_known_afterwards(store: Store) -> None:
     everybody = sites(store, "abc", selector=Uniform(), cohort=2, seed=1)
-    cohort = everybody[0].join().member._pick(Signature.of(params()), 0, {}).members
+    cohort = first_cohort(everybody[0].join())
     digest = Signature.of(params()).digest
     nonce = Incarnation(1, "0" * 8)
     folder = "rounds/00000000/updates/"
@@ -532,7 +545,7 @@ def test_a_bad_update_of_a_picked_member_is_not_known_afterwards(store: Store) -
     store.put(bad.key, [b"garbage"])
     honest = [site.join() for site in everybody if site.client != cohort[0]]
     for site in honest:
-        site.member.help_after = 0.1
+        site.member._mode._completing._help_after = 0.1
     together(*(lambda s=s: s.step(examples=3, valuation=1.0) for s in honest))
     for site in honest:
         # whoever was not picked may come when the round is over, and then hears nothing of it
@@ -541,7 +554,7 @@ def test_a_bad_update_of_a_picked_member_is_not_known_afterwards(store: Store) -
     documents = [json.loads(store.get(plan_key(0, attempt))) for attempt in (0, 1)]
     assert documents[0]["roster"] == documents[1]["roster"]
     assert [len(document["included"]) for document in documents] == [2, 1]
-    known = honest[0].member._plans.get(0, 1).known_after(0)
+    known = honest[0].member._mode._plans.get(0, 1).known_after(0)
     assert (known[cohort[0]].selected, known[cohort[0]].last_seen) == (1, -1)
     assert (known[cohort[1]].examples, known[cohort[1]].valuation) == (3, 1.0)
 
@@ -552,7 +565,7 @@ def test_a_member_that_rounds_went_by_starts_from_their_result_before_it_shares(
     a.join(unpicked="train")
     b.join()
     while len(b.heard(events.Pushed)) < 3:
-        (name,) = a.member._pick(Signature.of(params()), *_open(a)).members
+        (name,) = a.member._mode._picking.pick(*_open(a)).members
         if name == "a":
             a.step(4.0)
             continue
@@ -567,9 +580,9 @@ def test_a_member_that_rounds_went_by_starts_from_their_result_before_it_shares(
     assert versions == rounds
 
 
-def _open(site: Site) -> tuple[int, Any]:
-    rounds = site.member._look()
-    return max((n for n, round_ in rounds.items() if round_.plans), default=-1) + 1, rounds
+def _open(site: Site) -> tuple[int, Listing]:
+    listing = site.member.member.look()
+    return max(listing.planned, default=-1) + 1, listing
 
 
 @pytest.mark.parametrize("quorum", [1, 2])
@@ -577,7 +590,7 @@ def test_who_trains_on_closes_a_round_that_was_left_by_those_who_were_picked(quo
     terms = {"selector": Uniform(), "cohort": 2, "quorum": quorum, "deadline": 0.1, "seed": 1}
     terms |= {"unpicked": "train", "clock": Instant()}
     everybody = [s.join() for s in sites(MemoryStore(), "abc", **terms)]
-    cohort = everybody[0].member._pick(Signature.of(params()), 0, {}).members
+    cohort = first_cohort(everybody[0])
     (left,) = (site for site in everybody if site.client not in cohort)
     gone = [site for site in everybody if site is not left][:quorum]
 
@@ -588,14 +601,14 @@ def test_who_trains_on_closes_a_round_that_was_left_by_those_who_were_picked(quo
         raise Died
 
     for site in gone:
-        site.member._await_plan = die
+        site.member._mode._open.wait = die
         with pytest.raises(Died):
             site.step()
-    left.member.help_after = 0.1
+    left.member._mode._completing._help_after = 0.1
     left.step()
     if quorum == 1:
         assert _open(left)[0] == 0, "the other may still come"
-        left.member.clock.sleep(0.15)
+        left.member.member.clock.sleep(0.15)
         left.step()
     assert _open(left)[0] == 1
     with suppress(QuorumMissed):
@@ -615,8 +628,8 @@ def test_who_trains_on_loads_nothing_until_it_is_picked(store: Store) -> None:
 
 
 def merged_first(site: Site) -> str:
-    (name,) = site.member._pick(Signature.of(params()), 0, {}).members
-    return str(name)
+    (name,) = first_cohort(site)
+    return name
 
 
 def test_a_members_newest_update_stays_however_long_it_is_not_picked(store: Store) -> None:
@@ -631,11 +644,9 @@ def test_a_members_newest_update_stays_however_long_it_is_not_picked(store: Stor
     left = [(p.client, p.folder[7:15]) for p in parse_updates(store.list("rounds/"))]
     assert left == [("a", "00000000"), ("b", "00000005"), ("b", "00000006")]
     a.member.close()
-    assert a.join().member.sequence == 1
-    # of rounds that are long over nothing stays but a plan where somebody's newest update lies
-    plans = [entry.key[7:15] for entry in store.list("rounds/") if "/plan-" in entry.key]
-    assert plans[0] == "00000000"
-    assert min(plans[1:]) >= "00000004"
+    assert a.join().member.member.sequence == 1
+    # of rounds that are long over nothing stays but somebody's newest update
+    assert min(e.key[7:15] for e in store.list("rounds/") if "/updates/" not in e.key) >= "00000004"
 
 
 def test_valuations_from_keys_decide_who_trains_under_active_selection(store: Store) -> None:
@@ -787,7 +798,7 @@ KINDS = list(forgeries({"picked": ["a"], "roster": {}}))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_forged_roster_is_an_error_that_says_what_to_remove(kind: str) -> None:
+def test_a_forged_roster_is_refused_by_name_and_an_error_where_others_follow_it(kind: str) -> None:
     store = MemoryStore()
     terms = {"selector": Uniform(), "cohort": 1, "unpicked": "train"}
     members = [site.join() for site in sites(store, "abc", **terms)]
@@ -797,9 +808,11 @@ def test_a_forged_roster_is_an_error_that_says_what_to_remove(kind: str) -> None
     document = json.loads(store.get(plan_key(0, 0)))
     store.delete([plan_key(0, 0)])
     store.put(plan_key(0, 0), [json.dumps(forgeries(document)[kind]).encode()])
-    for again in sites(store, "abc", **terms):
-        with pytest.raises(FederationError, match=r"round 0 is damaged.*plan-0000\.json"):
-            again.join().step()
+    (maker,) = {e.key.split("=")[1] for e in store.list("rounds/") if "/slices-" in e.key}
+    for again in sites(store, "abc".replace(maker, ""), **{**terms, "members": list("abc")}):
+        with pytest.raises(FederationError, match=r"follow .*plan-0000\.json.* refuses"):
+            again.join(unpicked="wait").step()
+        assert {event.key for event in again.heard(events.RefusedUpdate)} == {plan_key(0, 0)}
 
 
 def test_a_roster_that_does_not_follow_from_the_round_before_is_noticed() -> None:
@@ -815,18 +828,29 @@ def test_a_roster_that_does_not_follow_from_the_round_before_is_noticed() -> Non
     store.delete([last])
     store.put(last, [json.dumps(document).encode()])
     watcher = Site(store, "a", **members[0].terms).join()
-    watcher.member._reached = (number - 1, 0)
-    with pytest.raises(FederationError, match="does not follow from the round before"):
-        watcher.step()
+    mode = watcher.member._mode
+    assert mode._plans.binding(number - 1, watcher.member.member.look()) is not None
+    mode._completing.reached = (number - 1, 0)
+    watcher.member.pull(params())
+    reasons = {event.key: event.reason for event in watcher.heard(events.RefusedUpdate)}
+    assert reasons[last] == "its roster does not follow from the round before"
 
 
-def test_a_plan_that_is_listed_and_never_there_ends_in_an_error() -> None:
+def test_plans_that_are_listed_and_never_there_end_in_an_error() -> None:
     terms = {"selector": Uniform(), "cohort": 1, "clock": Instant()}
     site = Site(MemoryStore(), "a", mode="sync", members=["a"], **terms).join()
     site.step()
-    site.join().member._plans._store = MemoryStore()
-    with pytest.raises(FederationError, match="round 0 .* could not be read to its end"):
-        site.step()
+
+    get = site.store.get
+
+    def without_plans(key: str, limit: int = 0) -> bytes:
+        if "/plan-" in key:
+            raise NotFound(f"there is no {key}", key)
+        return bytes(get(key, limit))
+
+    site.store.get = without_plans
+    with pytest.raises(FederationError, match="round 0 was closed 100 times"):
+        site.join().step()
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,15 @@ import numpy as np
 import pytest
 
 import hubless
+import hubless.strategy
 from hubless import events
 from hubless.errors import QuorumMissed
-from hubless.federate.rounds.plan import parse_rounds
+from hubless.federate import keys
 from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
 from hubless.store.metered import Metered
 from hubless.update import Update
-from tests.support.waiting import until
+from tests.support.waiting import until, wait_at_most
 
 
 def params(value: float, size: int = 1_400_000) -> dict[str, Any]:
@@ -74,7 +76,7 @@ def test_two_models_of_download_per_member_at_any_number_of_members(tmp_path: Pa
         store = Metered(FolderStore(tmp_path))
         with hubless.join(store, f"m{index}", mode="sync", members=8) as joined:
             # helping out those who are late costs more, and here nobody is, however slow it goes
-            joined.help_after = float("inf")  # type: ignore[attr-defined]
+            joined._mode._completing._help_after = float("inf")  # type: ignore[attr-defined]
             store.bytes_down = store.bytes_up = 0
             joined.step(params(float(index), size), examples=1)
             return store.bytes_down, store.bytes_up
@@ -118,27 +120,30 @@ def test_a_round_closes_with_a_quorum_at_the_deadline_and_the_late_one_joins_the
 
 def _step_in_company(joined: Any, others: threading.Barrier, mine: dict[str, Any]) -> Any:
     """A step with a short deadline that begins when the others have shared too, however late."""
-    post, patient = joined._post, joined.deadline
+    post = joined.member.post
 
     def posting(*args: Any) -> Any:
         posted = post(*args)
         others.wait(60)
         return posted
 
-    joined._post, joined.deadline = posting, 0.3
+    joined.member.post = posting
+    patient = wait_at_most(joined, 0.3)
     result = joined.step(mine, examples=1)
-    joined._post, joined.deadline = post, patient
+    joined.member.post = post
+    wait_at_most(joined, patient)
     return result
 
 
 def _step_late(joined: Any, number: int, mine: dict[str, Any]) -> float:
-    looked = joined._look
+    looked = joined.member.look
 
-    def before() -> dict[int, Any]:
-        joined._look = looked
-        return {n: r for n, r in looked().items() if n < number}
+    def before() -> Any:
+        joined.member.look = looked
+        listing = looked()
+        return replace(listing, rounds={n: r for n, r in listing.rounds.items() if n < number})
 
-    joined._look = before
+    joined.member.look = before
     return float(joined.step(mine, examples=1)["w"][0])
 
 
@@ -160,7 +165,8 @@ def test_a_missed_quorum_can_be_waited_for_again(tmp_path: Path) -> None:
     with join("a") as a, join("b") as b:
         with pytest.raises(QuorumMissed, match="1 not seen yet"):
             a.step(params(1.0), examples=1)
-        a.deadline = b.deadline = 60.0  # type: ignore[attr-defined]
+        for member in (a, b):
+            wait_at_most(member, 60.0)
 
         def again(index: int) -> Any:
             if index == 1:
@@ -180,7 +186,7 @@ def test_a_slice_whose_owner_died_is_computed_by_the_others(tmp_path: Path) -> N
 
     def join(client: str) -> Any:
         joined = hubless.join(tmp_path, client, mode="sync", members=names, deadline=60.0)
-        joined.help_after = 0.2  # type: ignore[attr-defined]
+        joined._mode._completing._help_after = 0.2  # type: ignore[attr-defined]
         return joined
 
     dead = join("c")
@@ -191,7 +197,7 @@ def test_a_slice_whose_owner_died_is_computed_by_the_others(tmp_path: Path) -> N
     def die(*_: Any) -> None:
         raise Died
 
-    dead._await_plan = die
+    dead._mode._open.wait = die
     with pytest.raises(Died):
         dead.step(params(2.0), examples=1)
     results = together(2, lambda i: join(names[i]).step(params(float(i)), examples=1))
@@ -229,7 +235,7 @@ def test_rounds_that_are_over_are_collected(tmp_path: Path) -> None:
                 joined.step(params(float(r)), examples=1)
 
     together(3, member)
-    rounds = parse_rounds(FolderStore(tmp_path).list("rounds/"))
+    rounds = keys.parse_listing(FolderStore(tmp_path).list("rounds/")).rounds
     assert max(rounds) == 5
     assert all(len(rounds[n].updates) == 0 for n in rounds if n < 3)
     assert min(rounds) >= 2
@@ -324,12 +330,13 @@ def test_the_time_that_a_member_spends_on_its_own_slice_is_no_waiting_for_others
 
     for client in "bc":
         dead = join(client)
-        dead._await_plan = die
+        dead._mode._open.wait = die
         with pytest.raises(Died):
             dead.step(params(1.0), examples=1)
     alive = join("a")
     alive.step(params(1.0), examples=1)
     own, second, third = store.slices
-    assert second[0] - own[1] >= alive.help_after
+    help_after = alive._mode._completing._help_after
+    assert second[0] - own[1] >= help_after
     # once the others are late they stay so, however long it takes to help out
-    assert third[0] - second[1] < alive.help_after
+    assert third[0] - second[1] < help_after

@@ -27,8 +27,7 @@ import hubless
 from hubless import events
 from hubless.errors import QuorumMissed
 from hubless.federate import keys
-from hubless.federate.asynchronous import Asynchronous
-from hubless.federate.averaging import OUTRUN
+from hubless.federate.asynchronous import OUTRUN, Asynchronous
 from hubless.federate.keys import Incarnation, Posted
 from hubless.store.base import Entry
 
@@ -119,7 +118,7 @@ class Member:
             **sync,
         ) as federation:
             self._federation = federation
-            self._note("joined", life=self._life, incarnation=str(federation.incarnation))
+            self._note("joined", life=self._life, incarnation=str(federation.member.incarnation))
             self._await("go")
             if setting.mode == "sync":
                 self._rounds(federation)
@@ -203,9 +202,11 @@ class Member:
             self._note("pushed", key=event.key, stamp=self._stamp)
         elif isinstance(event, events.Pulled):
             self._pulled = event
-            assert isinstance(self._federation, Asynchronous)
+            assert self._federation is not None
+            mode = self._federation._mode
+            assert isinstance(mode, Asynchronous)
             # the event tells sequences only, and a rank is more than that
-            seen = self._federation._seen
+            seen = mode._seen
             ranks = {peer: [str(seen[peer][0]), seen[peer][1]] for peer in event.peers}
             self._note("pulled", peers=dict(event.peers), ranks=ranks)
         elif isinstance(event, events.RefusedUpdate):

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from typing import Any
 
 
 def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
@@ -12,3 +13,11 @@ def until(condition: Callable[[], bool], seconds: float = 60.0) -> bool:
             return True
         time.sleep(0.05)
     return condition()
+
+
+def wait_at_most(joined: Any, seconds: float) -> float:
+    """Give a member another deadline; what it was before."""
+    mode = joined._mode
+    before: float = mode.deadline
+    mode.deadline = mode._open.deadline = seconds
+    return before

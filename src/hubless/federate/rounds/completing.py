@@ -127,7 +127,8 @@ class Completing:
             except _Unusable as unusable:
                 self._leave_out(work, unusable.refusals, listing)
                 continue
-            if advanced:
+            if advanced and not late:
+                # who is late stays so, however long it takes to help out
                 waiting_since = clock.now()
             in_vain = in_vain + 1 if is_past and not advanced else 0
             if in_vain > AFTER_THE_END:
