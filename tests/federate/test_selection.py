@@ -407,7 +407,7 @@ def test_restarts_in_company_change_nothing(tmp_path: Path) -> None:
         def live(site: Site, number: int, restarts: bool = restarts) -> None:
             site.live(3 + number % 2, number)
             if restarts:
-                site.member.close()
+                # as if killed: whoever closes says that it left, and is not waited for
                 site.join()
             site.live(8, number)
 

@@ -37,6 +37,11 @@ class Reliable(Store):
         self._shared: tuple[SharedPatience, ...] = ()
         self._lock = threading.Lock()
 
+    @classmethod
+    def of(cls, store: Store) -> Reliable:
+        """This store, made reliable if it is not yet."""
+        return store if isinstance(store, cls) else cls(store)
+
     @property
     def on_skip(self) -> Callable[[str, str], None]:
         """The wrapped store's."""

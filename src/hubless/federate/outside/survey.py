@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -53,16 +54,24 @@ def agreed(store: Store) -> Agreement:
         ) from None
 
 
-def survey(store: Reliable) -> tuple[Agreement, list[Present]]:
+def survey(store: Store) -> tuple[Agreement, list[Present]]:
     """Everybody who ever shared something that is still there, with their newest metrics."""
-    agreement = agreed(store)
-    folder = keys.UPDATES if agreement.mode == "async" else keys.ROUNDS
-    newest = keys.newest(keys.parse_updates(store.list(folder)))
-    return agreement, [_member(store, agreement, posted) for posted in newest.values()]
+    looked_at = Reliable.of(store)
+    with looked_at.within(math.inf):
+        agreement = agreed(looked_at)
+        folder = keys.UPDATES if agreement.mode == "async" else keys.ROUNDS
+        newest = keys.newest(keys.parse_updates(looked_at.list(folder)))
+        return agreement, [_member(looked_at, agreement, posted) for posted in newest.values()]
 
 
-def arrived_at(store: Reliable, refuse: Callable[[Refused], None]) -> tuple[Agreement, Collective]:
+def arrived_at(store: Store, refuse: Callable[[Refused], None]) -> tuple[Agreement, Collective]:
     """The federation's model: everybody's newest averaged, or the newest complete round."""
+    looked_at = Reliable.of(store)
+    with looked_at.within(math.inf):
+        return _arrived_at(looked_at, refuse)
+
+
+def _arrived_at(store: Reliable, refuse: Callable[[Refused], None]) -> tuple[Agreement, Collective]:
     agreement = agreed(store)
     if agreement.mode == "sync":
         newest = newest_result(store, agreement, refuse)
