@@ -1,6 +1,7 @@
 """Federating side by side: hubless, flwr-serverless and a bare streaming loop, in one run.
 
     python benchmarks/federate.py [--params 10000000] [--members 20] [--rounds 5]
+    python benchmarks/federate.py --before v0.1.0    # this code beside that of an earlier commit
 
 Each contender has a process that plays the peers and one that is measured; they take turns, so
 that a noisy machine is noisy for all. Prints a table, and one JSON line at the end.
@@ -8,22 +9,16 @@ that a noisy machine is noisy for all. Prints a table, and one JSON line at the 
 
 import argparse
 import json
+import os
 import shutil
 import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-
-import hubless
-from hubless.store.folder import FolderStore
-from hubless.store.metered import Metered
 
 ROOT = Path(__file__).resolve().parent.parent
 PEERS = ROOT / "benchmarks" / "peers"
@@ -32,20 +27,28 @@ import environments  # noqa: E402
 
 
 class Contender:
-    """Two processes: one plays all peers, the other is measured."""
+    """Two processes: one plays all peers, the other is measured.
 
-    def __init__(self, python: Path | str, script: str, args: argparse.Namespace) -> None:
+    A contender of hubless also has one that plays whole synchronous rounds.
+    """
+
+    def __init__(
+        self, python: Path | str, script: str, args: argparse.Namespace, source: Path | None = None
+    ) -> None:
         self.folder = tempfile.mkdtemp(prefix="hubless-bench-", dir=args.folder)
         self.steps: list[dict[str, Any]] = []
         shared = ["--folder", self.folder, "--params", args.params, "--members", args.members]
+        self.rounds: list[dict[str, Any]] = []
+        environment = {**os.environ, **({"PYTHONPATH": str(source)} if source else {})}
         self._processes = {
             role: subprocess.Popen(
                 [str(python), str(PEERS / script), role, *map(str, shared)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,
+                env=environment,
             )
-            for role in ("peers", "member")
+            for role in ("peers", "member", *(["rounds"] if source else []))
         }
 
     def ask(self, role: str, number: int) -> dict[str, Any]:
@@ -66,6 +69,15 @@ class Contender:
         """Over all steps but the first, which touches memory for the first time."""
         return statistics.median(step[name] for step in self.steps[1:] or self.steps)
 
+    def play_rounds(self) -> None:
+        """Synchronous rounds of all members, in a folder that is new each time."""
+        self.rounds.append(self.ask("rounds", 0))
+        shutil.rmtree(Path(self.folder) / "rounds")
+
+    def of_rounds(self, name: str) -> float:
+        """The median over all that were played."""
+        return statistics.median(played[name] for played in self.rounds)
+
     @property
     def memory(self) -> int:
         """The largest, which is the first step's: later ones use again what was not given back."""
@@ -73,44 +85,38 @@ class Contender:
 
 
 @contextmanager
+def source_of(commit: str) -> Iterator[Path]:
+    """The package as it was at a commit, in a work tree of its own."""
+    with tempfile.TemporaryDirectory(prefix="hubless-before-") as folder:
+        tree = Path(folder) / "tree"
+        subprocess.run(
+            ["git", "worktree", "add", "--quiet", "--detach", str(tree), commit],
+            cwd=ROOT,
+            check=True,
+        )
+        try:
+            yield tree / "src"
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", str(tree)], cwd=ROOT)
+
+
+@contextmanager
 def contenders(args: argparse.Namespace) -> Iterator[dict[str, Contender]]:
     with ExitStack() as stack:
-        started = {}
-        for name, python, script in (
-            ("flwr-serverless", environments.python_of("flwr-serverless"), "flwr_serverless.py"),
-            ("streaming floor", sys.executable, "streaming_floor.py"),
-            ("hubless", sys.executable, "hubless_member.py"),
-        ):
-            started[name] = Contender(python, script, args)
+        ours, flower = "hubless_member.py", "flwr-serverless"
+        started: dict[str, Contender] = {}
+
+        def start(name: str, python: Path | str, script: str, source: Path | None = None) -> None:
+            started[name] = Contender(python, script, args, source)
             stack.callback(started[name].close)
+
+        if not args.before:
+            start(flower, environments.python_of(flower), "flwr_serverless.py")
+        start("streaming floor", sys.executable, "streaming_floor.py")
+        if args.before:
+            start("before", sys.executable, ours, stack.enter_context(source_of(args.before)))
+        start("hubless", sys.executable, ours, ROOT / "src")
         yield started
-
-
-def synchronous_traffic(args: argparse.Namespace) -> tuple[float, float]:
-    """Models downloaded and uploaded per member and round, all members in this process."""
-    folder = tempfile.mkdtemp(prefix="hubless-bench-", dir=args.folder)
-    model = args.params * 4
-    traffic: list[tuple[float, float]] = []
-
-    def member(index: int) -> None:
-        store = Metered(FolderStore(folder))
-        with hubless.join(store, f"member-{index}", mode="sync", members=args.members) as joined:
-            params = {"w": np.full(args.params, index, np.float32)}
-            for _ in range(2):
-                store.bytes_down = store.bytes_up = 0
-                params = joined.step(params, examples=100)
-            expected = (args.members - 1) / 2
-            assert np.allclose(params["w"], expected), "the average is wrong"
-        traffic.append((store.bytes_down / model, store.bytes_up / model))
-
-    threads = [threading.Thread(target=member, args=(i,)) for i in range(args.members)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    shutil.rmtree(folder)
-    assert len(traffic) == args.members, "a member failed"
-    return max(down for down, _ in traffic), max(up for _, up in traffic)
 
 
 def main() -> None:
@@ -119,6 +125,7 @@ def main() -> None:
     parser.add_argument("--members", type=int, default=20)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where the shared folders are made")
+    parser.add_argument("--before", metavar="COMMIT", help="compare with the code of this commit")
     args = parser.parse_args()
 
     with contenders(args) as running:
@@ -129,6 +136,10 @@ def main() -> None:
                 seconds = contender.steps[-1]["seconds"]
                 print(f"round {number}/{args.rounds}  {name:16} {seconds:7.3f} s", flush=True)
         unchanged = {name: c.ask("member", 0) for name, c in running.items()}
+        in_rounds = {name: c for name, c in running.items() if name in ("hubless", "before")}
+        for _ in range(3 if args.before else 1):
+            for contender in in_rounds.values():
+                contender.play_rounds()
         rows = []
         for name, contender in running.items():
             rows.append(
@@ -140,26 +151,43 @@ def main() -> None:
                     f"{unchanged[name]['bytes_read'] / 1e6:.1f} MB",
                 )
             )
-        ours, theirs = running["hubless"], running["flwr-serverless"]
-        floor = running["streaming floor"]
-        down, up = synchronous_traffic(args)
+        ours, floor = running["hubless"], running["streaming floor"]
         title = f"{args.members} members, {args.params / 1e6:g}M float32, one asynchronous step"
         print(f"\n{title}")
         head = ("", "time", "read", "memory above model", "read, nothing new")
         for row in [head, *rows]:
             print("  ".join(cell.rjust(18) for cell in row))
-        print(f"synchronous: {down:.2f} models down and {up:.2f} up per member and round\n")
+        for name, contender in in_rounds.items():
+            print(
+                f"synchronous, {name}: {contender.of_rounds('down'):.2f} models down and "
+                f"{contender.of_rounds('up'):.2f} up per member and round, "
+                f"{contender.of_rounds('round_seconds'):.2f} s for all members in one process"
+            )
         requests = unchanged["hubless"]["requests"]
         result = {
-            "async_step_speedup": theirs.median("seconds") / ours.median("seconds"),
-            "async_memory_ratio": theirs.memory / ours.memory,
             "unchanged_payload_bytes": unchanged["hubless"]["payload_bytes"],
             # what looking for news takes; sharing one's own update is a put (and a delete) more
             "unchanged_requests": sum(requests.get(kind, 0) for kind in ("list", "get", "read")),
-            "sync_models_per_member": down,
-            "sync_models_up_per_member": up,
+            "sync_models_per_member": ours.of_rounds("down"),
+            "sync_models_up_per_member": ours.of_rounds("up"),
             "step_over_streaming_floor": ours.median("seconds") / floor.median("seconds"),
         }
+        if args.before:
+            before = running["before"]
+            result |= {
+                "async_step_over_before": ours.median("seconds") / before.median("seconds"),
+                "async_memory_over_before": ours.memory / before.memory,
+                "before_over_streaming_floor": before.median("seconds") / floor.median("seconds"),
+                "sync_models_more_than_before": ours.of_rounds("down") - before.of_rounds("down"),
+                "sync_round_over_before": ours.of_rounds("round_seconds")
+                / before.of_rounds("round_seconds"),
+            }
+        else:
+            theirs = running["flwr-serverless"]
+            result |= {
+                "async_step_speedup": theirs.median("seconds") / ours.median("seconds"),
+                "async_memory_ratio": theirs.memory / ours.memory,
+            }
         print(json.dumps({k: round(v, 3) for k, v in result.items()}))
 
 

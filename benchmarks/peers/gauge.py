@@ -35,7 +35,7 @@ def measured(step: Callable[[], dict[str, Any] | None]) -> dict[str, Any]:
 
 def arguments(description: str | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=description)
-    parser.add_argument("role", choices=["peers", "member"])
+    parser.add_argument("role", choices=["peers", "member", "rounds"])
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--params", type=int, default=10_000_000)
     parser.add_argument("--members", type=int, default=20)

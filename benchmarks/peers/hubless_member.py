@@ -1,6 +1,8 @@
-"""One asynchronous member of hubless, counting its requests."""
+"""One asynchronous member of hubless, counting its requests; or a whole synchronous federation."""
 
 import os
+import threading
+import time
 from typing import Any
 
 import gauge
@@ -16,23 +18,64 @@ def draw(params: int, seed: int) -> dict[str, Any]:
     return {f"layer-{i}": part for i, part in enumerate(np.array_split(whole, 4))}
 
 
+class OwnOnly(FolderStore):
+    """Shows a client nothing but what it shared itself, so that it has nothing to take in."""
+
+    def __init__(self, folder: str, client: str) -> None:
+        super().__init__(folder)
+        self._client = client
+
+    def list(self, prefix: str) -> list[Any]:
+        return [e for e in super().list(prefix) if "=" not in e.key or f"{self._client}=" in e.key]
+
+
+def rounds(args: Any) -> dict[str, Any]:
+    """Synchronous rounds of all members in this process: seconds, and models of traffic."""
+    model = args.params * 4
+    traffic: list[tuple[float, float]] = []
+    seconds: list[float] = []
+
+    def member(index: int) -> None:
+        store = Metered(FolderStore(args.folder / "rounds"))
+        with hubless.join(store, f"member-{index}", mode="sync", members=args.members) as joined:
+            params = {"w": np.full(args.params, index, np.float32)}
+            for _ in range(2):
+                store.bytes_down = store.bytes_up = 0
+                started = time.perf_counter()
+                params = joined.step(params, examples=100)
+            traffic.append((store.bytes_down / model, store.bytes_up / model))
+            seconds.append(time.perf_counter() - started)
+            expected = (args.members - 1) / 2
+            assert np.allclose(params["w"], expected), "the average is wrong"
+
+    threads = [threading.Thread(target=member, args=(i,)) for i in range(args.members)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(traffic) == args.members, "a member failed"
+    down, up = max(down for down, _ in traffic), max(up for _, up in traffic)
+    return {"down": down, "up": up, "round_seconds": max(seconds)}
+
+
 def main() -> None:
     args = gauge.arguments(__doc__)
-    joined = {}
+    joined: dict[int, hubless.Federation] = {}
 
     def peers(number: int) -> None:
         for index in range(1, args.members):
             if index not in joined:
-                # a peer that only shares: what it pulls is not what is measured here
-                joined[index] = hubless.join(args.folder, f"member-{index}")
+                client = f"member-{index}"
+                joined[index] = hubless.join(OwnOnly(args.folder, client), client)
             params = draw(args.params, number * args.members + index)
-            federation = joined[index]
-            federation._take_in = lambda *_: None  # type: ignore[attr-defined]
-            federation.step(params, examples=100 + index)
+            joined[index].step(params, examples=100 + index)
         os.sync()
 
     if args.role == "peers":
         gauge.serve(peers)
+        return
+    if args.role == "rounds":
+        gauge.serve(lambda _: rounds(args))
         return
     store = Metered(FolderStore(args.folder))
     federation = hubless.join(store, "member-0")
