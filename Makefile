@@ -7,7 +7,7 @@ export PIP_CONSTRAINT := constraints.txt
 export OMP_NUM_THREADS := 1
 export OPENBLAS_NUM_THREADS := 1
 
-.PHONY: demo test check docs bench bench-cpu bench-select study soak schedules clean
+.PHONY: demo test check docs bench bench-cpu bench-select study soak schedules attacks clean
 
 demo: .venv/demo
 	$(BIN)/hubless demo
@@ -38,6 +38,9 @@ study: .venv/dev
 
 soak: .venv/dev
 	$(BIN)/python -m tests.support.soak --members 200 --seconds 90
+
+attacks: .venv/dev
+	$(BIN)/python -m tests.attacks
 
 schedules: .venv/dev
 	$(BIN)/python -m tests.support.schedules --mode async --seeds 0:20000
