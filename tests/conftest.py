@@ -1,6 +1,10 @@
 """For all tests: one running copy of each real store, and the same examples every time."""
 
+import atexit
+import os
+import shutil
 import signal
+import tempfile
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
@@ -15,6 +19,10 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 # as in a terminal: what a shell runs in the background is deaf to Ctrl-C, and so are its children
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# what members remember on their own disk is forgotten with the tests
+os.environ["HUBLESS_STATE"] = tempfile.mkdtemp(prefix="hubless-state-")
+atexit.register(shutil.rmtree, os.environ["HUBLESS_STATE"], ignore_errors=True)
 
 
 def _running(context: AbstractContextManager[Server]) -> Iterator[Server]:

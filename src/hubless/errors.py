@@ -31,8 +31,23 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 
+def printable(text: str, *, lines: bool = False) -> str:
+    """Text that may be a stranger's, without what a terminal would act upon.
+
+    >>> printable("a" + chr(27) + "[2Jb")
+    'a?[2Jb'
+    """
+    return "".join(c if c.isprintable() or (lines and c == "\n") else "?" for c in text)
+
+
 class HublessError(Exception):
-    """The root: catch this to catch everything hubless raises on purpose."""
+    """The root: catch this to catch everything hubless raises on purpose.
+
+    Messages quote what lies in a store or a file, so they are made harmless for a terminal here.
+    """
+
+    def __str__(self) -> str:
+        return printable(str(self.args[0]) if self.args else "", lines=True)
 
 
 class ParamsError(HublessError):
@@ -58,9 +73,6 @@ class Shortage(SelectionError):
         super().__init__(message, eligible)
         self.eligible = eligible
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class ClientFailed(HublessError):
     """Training one simulated client raised; the original error is the cause."""
@@ -69,9 +81,6 @@ class ClientFailed(HublessError):
         super().__init__(message, client, round)
         self.client = client
         self.round = round
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class Diverged(ClientFailed):
@@ -84,9 +93,6 @@ class StoreError(HublessError):
     def __init__(self, message: str, key: str = "") -> None:
         super().__init__(message, key)
         self.key = key
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class NotFound(StoreError):
@@ -128,9 +134,6 @@ class SignatureMismatch(FederationError):
         super().__init__(message, differences)
         self.differences = differences
 
-    def __str__(self) -> str:
-        return str(self.args[0])
-
 
 class NameTaken(FederationError):
     """Another live process joined later under the same client name."""
@@ -142,9 +145,6 @@ class QuorumMissed(FederationError):
     def __init__(self, message: str, missing: list[str]) -> None:
         super().__init__(message, missing)
         self.missing = missing
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 class TooLate(FederationError):
@@ -166,7 +166,7 @@ class Refused(HublessError):
         super().__init__(client, key, reason)
         self.client = client
         self.key = key
-        self.reason = reason
+        self.reason = printable(reason)
 
     def __str__(self) -> str:
         return f"update of client {self.client!r} refused: {self.reason} (key {self.key})"

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import logging
+import os
 import sys
 import tempfile
 import time
@@ -36,6 +37,7 @@ def main() -> int:
     trust = " ".join(_TRUST.read_text().split()) if _TRUST.exists() else ""
     with ExitStack() as stack:
         work = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="hubless-attacks-")))
+        os.environ["HUBLESS_STATE"] = str(work / "state")
         server = None
         if options.place != "folder":
             (work / "server").mkdir()
@@ -88,6 +90,4 @@ if __name__ == "__main__":
     # what hangs must not keep the process
     code = main()
     sys.stdout.flush()
-    import os
-
     os._exit(code)

@@ -117,7 +117,9 @@ class Scene:
             deadline=terms["patience"],
         )
         if federation is None:
-            raise Stopped(f"{client} could not join")
+            error = self.errors.pop(f"join as {client}", "it hung")
+            self.harmed(f"{client} could not join: {error}")
+            raise Stopped(client)
         self._open.callback(self._leave, federation)
         return federation
 
@@ -213,9 +215,8 @@ def played(each: Attack, scene: Scene) -> Scene:
     try:
         each.play(scene)
     except Stopped:
-        # that is in the scene's errors already, or in what hung
-        if not (scene.hung or scene.errors):
-            raise
+        # the scene knows already what stopped it
+        pass
     finally:
         scene.close()
     return scene

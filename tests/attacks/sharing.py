@@ -2,10 +2,80 @@
 
 from __future__ import annotations
 
+import os
+import time
+
 import numpy as np
 
+import hubless
+from hubless import events
+from hubless.federate.keys import Incarnation
+from hubless.federate.member import Member
 from tests.attacks import forged
-from tests.attacks.scene import Scene, attack, params
+from tests.attacks.scene import FOLDER, Params, Scene, attack, params
+
+
+def _life(member: object) -> Incarnation:
+    """The life that a member announced: everybody can read it in its keys."""
+    joined: Member = member.member  # type: ignore[attr-defined]
+    return joined.incarnation
+
+
+@attack("4a", "NaN in an update")
+def params_that_are_no_numbers(scene: Scene) -> None:
+    a = scene.join("a")
+    scene.call("share", lambda: a.step(params(1.0), examples=10))
+    forged.update(scene, "mallory", params(np.nan))
+    result = scene.call("step", lambda: a.step(params(1.0), examples=10))
+    scene.check_within("step", result, 1.0, 1.0)
+    scene.check_named("mallory")
+
+
+@attack("5", "two updates forged in a member's name, of its own life and far ahead")
+def updates_in_a_members_name(scene: Scene) -> None:
+    a, b = scene.join("a"), scene.join("b")
+    scene.call("a shares", lambda: a.step(params(1.0), examples=10))
+    for sequence in (99_999_998, 99_999_999):
+        forged.update(scene, "a", params(50.0), sequence=sequence, life=_life(a))
+    for value in (1.0, 2.0, 3.0):
+        scene.call("a steps", lambda value=value: a.step(params(value), examples=10))
+    newest = [key for key in scene.keys("updates/") if key.startswith("updates/a=")]
+    if not any(f"-{_life(a)}-" in key and "=9999999" not in key for key in newest):
+        scene.harmed(f"a deleted its own newest update; there are {newest}")
+    if not any(isinstance(e, events.Impostor) for e in scene.heard["a"]):
+        scene.unnamed("a was not told that somebody writes in its name")
+    # a goes on where peers hear it: what it shares now is what b takes in
+    result = scene.call("b steps", lambda: b.step(params(3.0), examples=10))
+    scene.check_within("b steps", result, 1.0, 3.0 + 1e-6)
+    a.close()
+    again = scene.join("a")
+    result = scene.call("a again", lambda: again.step(params(3.0), examples=10))
+    scene.check_within("a again", result, 1.0, 3.0 + 1e-6)
+
+
+@attack("8a", "an empty object in a member's name, of the last life that there can be")
+def the_last_life_in_a_members_name(scene: Scene) -> None:
+    a = scene.join("a")
+    scene.call("a shares", lambda: a.step(params(1.0), examples=10))
+    last = Incarnation(9999, "badbadba")
+    digest = scene.keys("updates/")[0].split("-")[-1].removesuffix(".safetensors")
+    scene.put(f"updates/a=00000000-{last}-10-0-{digest}.safetensors")
+    result = scene.call("a steps", lambda: a.step(params(1.0), examples=10))
+    if result is None:
+        scene.harmed("a was stopped by an empty object")
+    scene.check_named(f"updates/a=00000000-{last}")
+
+
+@attack(
+    "8b",
+    "the same, and its owner joins again",
+    open="Whoever may write under a client's name can use that name up.",
+)
+def a_name_that_is_used_up(scene: Scene) -> None:
+    last = f"updates/a=00000000-{Incarnation(9999, 'badbadba')}-10-0-{'0' * 12}.safetensors"
+    scene.put(last)
+    scene.call("join as a", lambda: hubless.join(scene.url, "a", **scene.options))
+    scene.check_named(last)
 
 
 @attack("9", "an update of 10^15 - 1 examples")
@@ -20,11 +90,132 @@ def a_huge_number_of_examples(scene: Scene) -> None:
     scene.check_within("step", result, 1.0, 1.0 + share * 49.0 + 1e-3)
 
 
-@attack("4a", "NaN in an update")
-def params_that_are_no_numbers(scene: Scene) -> None:
-    a = scene.join("a")
-    scene.call("share", lambda: a.step(params(1.0), examples=10))
-    forged.update(scene, "mallory", params(np.nan))
-    result = scene.call("step", lambda: a.step(params(1.0), examples=10))
-    scene.check_within("step", result, 1.0, 1.0)
+@attack("10", "a federation's record with a limit of 1e300, and a member with one of 10")
+def a_lenient_record(scene: Scene) -> None:
+    first = scene.join("first", limit=1e300)
+    scene.call("first shares", lambda: first.step(params(5e17), examples=10))
+    strict = scene.join("strict", limit=10.0)
+    result = scene.call("strict steps", lambda: strict.step(params(1.0), examples=10))
+    scene.check_within("strict steps", result, 1.0, 1.0)
+    scene.check_named("first")
+
+
+@attack("11", "updates that are listed and cannot be read", places=FOLDER)
+def updates_that_cannot_be_read(scene: Scene) -> None:
+    a, b = scene.join("a", patience=2.0), scene.join("b")
+    scene.call("b shares", lambda: b.step(params(3.0), examples=10))
+    for index in range(5):
+        posted = forged.update(scene, f"mallory-{index}", params(1.0))
+        path = scene.folder / posted.key
+        body = path.stat().st_size
+        path.unlink()
+        # a file that ends before the size that its listing showed, and cannot be opened
+        path.mkdir()
+        (path / "x").write_bytes(b"x" * body)
+    began = time.monotonic()
+    result = scene.call("a steps", lambda: a.step(params(1.0), examples=10), deadline=2.0)
+    scene.check_within("a steps", result, 2.0, 2.0)
+    if time.monotonic() - began > 3 * 2.0:
+        scene.hung.append("each unreadable update cost a patience of its own")
+
+
+@attack("12", "3,000 empty updates of made-up members")
+def a_heap_of_empty_updates(scene: Scene) -> None:
+    a, b = scene.join("a"), scene.join("b")
+    scene.call("b shares", lambda: b.step(params(3.0), examples=10))
+    digest = scene.keys("updates/")[0].split("-")[-1].removesuffix(".safetensors")
+    store, count = scene.store(), 3000 if "://" not in scene.url else 300
+    seconds = []
+    for some in (range(count // 3), range(count // 3, count)):
+        for index in some:
+            store.put(f"updates/m{index}=00000000-0001badbadba-1-0-{digest}.safetensors", [b""])
+        began = time.process_time()
+        result = scene.call("a steps", lambda: a.step(params(1.0), examples=10), deadline=30.0)
+        seconds.append(time.process_time() - began)
+        if result is None:
+            scene.harmed("a could not take its step for junk")
+    # a second heap of twice the size costs about twice as much, where each object is read once
+    if seconds[1] > 6 * max(seconds[0], 0.05):
+        scene.hung.append(f"{seconds} s for one and for two thirds: more than linear")
+    scene.check_named("m0", f"m{count - 1}")
+
+
+@attack("17", "a counter of 10^9 from a peer of little weight")
+def a_counter_far_off(scene: Scene) -> None:
+    def model(value: float, counted: int) -> Params:
+        return {**params(value), "position_ids": np.full(4, counted, np.int64)}
+
+    honest = scene.join("a"), scene.join("b")
+    for member in honest:
+        scene.call("share", lambda member=member: member.step(model(1.0, 5), examples=1000))
+    forged.update(scene, "mallory", model(1.0, 10**9), examples=1)
+    result = scene.call("step", lambda: honest[0].step(model(1.0, 5), examples=1000))
+    if result is not None and not (result["position_ids"] == 5).all():
+        scene.fooled(f"position_ids became {result['position_ids']}")
+
+
+@attack("19", "an update of version 10^12 - 1")
+def a_version_far_ahead(scene: Scene) -> None:
+    from hubless import FedAsync
+
+    a, b = scene.join("a", strategy=FedAsync()), scene.join("b")
+    scene.call("a shares", lambda: a.step(params(1.0), examples=10))
+    forged.update(scene, "mallory", params(1.0), version=10**12 - 1)
+    scene.call("a steps", lambda: a.step(params(1.0), examples=10))
+    scene.call("b shares", lambda: b.step(params(3.0), examples=10))
+    result = scene.call("a steps again", lambda: a.step(params(1.0), examples=10))
+    if result is not None and result["w"][0] < 1.01:
+        scene.fooled(f"an honest update of 3.0 moved 1.0 to {result['w'][0]}")
     scene.check_named("mallory")
+
+
+@attack("30", "150 peers of 4 MiB, to be sorted for a median")
+def many_large_updates_for_a_median(scene: Scene) -> None:
+    import subprocess
+    import sys
+
+    size, peers = 1 << 20, 150 if "://" not in scene.url else 20
+    model = params(1.0, size)
+    scene.call("a joins", lambda: scene.join("a").step(model, examples=10), deadline=30.0)
+    first = next(key for key in scene.keys("updates/") if key.startswith("updates/a="))
+    for index in range(peers):
+        if "://" in scene.url:
+            forged.update(scene, f"m{index}", model)
+        else:
+            # one file under many names is many updates, as far as a reader can see
+            posted = forged.update(scene, f"m{index}", params(1.0, size)) if index == 0 else None
+            if posted is None:
+                _copy_of(scene, index, size)
+    code = (
+        "import resource, sys, json, hubless, numpy as np\n"
+        "options = json.loads(sys.argv[2])\n"
+        "f = hubless.join(sys.argv[1], 'b', strategy=hubless.FedMedian(), **options)\n"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"f.step({{'w': np.ones({size}, np.float32)}}, examples=10)\n"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)\n"
+    )
+    import json
+
+    run = subprocess.run(
+        [sys.executable, "-c", code, scene.url, json.dumps(scene.options)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    if run.returncode:
+        scene.unnamed(run.stderr[-300:])
+    elif int(run.stdout) > 320:
+        scene.harmed(f"{run.stdout.strip()} MiB more for {peers} peers of 4 MiB")
+    del first
+
+
+def _copy_of(scene: Scene, index: int, size: int) -> None:
+    """The update of m0 in another name; only its header says whose it is."""
+    key = next(key for key in scene.keys("updates/") if key.startswith("updates/m0="))
+    raw = scene.get(key)
+    other = key.replace("updates/m0=", f"updates/m{index}=")
+    length = int.from_bytes(raw[:8], "little")
+    header = raw[8 : 8 + length].rstrip().replace(b'"client": "m0"', b'"client": "m%d"' % index)
+    header += b" " * (-len(header) % 8)
+    scene.put(other, len(header).to_bytes(8, "little") + header + raw[8 + length :])

@@ -11,9 +11,8 @@ from hubless.cli.federation import add_federation
 from hubless.cli.join import add_join
 from hubless.cli.machine import add_demo, add_env
 from hubless.cli.parsing import Command
-from hubless.cli.printing import printable
 from hubless.cli.runs import add_runs, add_views
-from hubless.errors import HublessError
+from hubless.errors import HublessError, printable
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

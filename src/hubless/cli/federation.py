@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubless.cli.parsing import URL, add_bucket, add_command, bucket_settings
-from hubless.cli.printing import in_bytes, in_json, in_time, in_words, print_table, printable
-from hubless.errors import HublessError
+from hubless.cli.printing import in_bytes, in_json, in_time, in_words, print_table
+from hubless.errors import HublessError, printable
 
 if TYPE_CHECKING:
     from hubless.store.reliable import Reliable

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from hubless.cli.parsing import URL, add_bucket, add_command, bucket_settings
-from hubless.cli.printing import printable
-from hubless.errors import FederationError, HublessError
+from hubless.errors import FederationError, HublessError, printable
 
 if TYPE_CHECKING:
     from hubless.events import Event

@@ -5,16 +5,8 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 
+from hubless.errors import printable
 from hubless.events import plain
-
-
-def printable(text: str) -> str:
-    """Text from elsewhere, without what a terminal would act upon.
-
-    >>> printable("a\\x1b[2Jb")
-    'a?[2Jb'
-    """
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def in_json(document: object) -> str:

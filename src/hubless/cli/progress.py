@@ -9,7 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hubless import events
-from hubless.cli.printing import in_words, printable
+from hubless.cli.printing import in_words
+from hubless.errors import printable
 from hubless.events import Event
 
 _ON_TERMINAL, _ELSEWHERE = 1.0, 5.0

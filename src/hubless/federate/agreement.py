@@ -96,7 +96,7 @@ class Agreement:
             ) from None
         if version != FORMAT:
             raise UnknownVersion(
-                f"{where} was written in federation format {version}, this hubless knows {FORMAT}: "
+                f"{where}/{keys.FEDERATION} is in format {version}, this hubless knows {FORMAT}: "
                 "install the same version of hubless at every site, or use a new folder"
             )
         try:
@@ -106,15 +106,18 @@ class Agreement:
             selecting = Selecting.parse(document.get("selecting"))
             outweigh = document["outweigh"]
             outweigh = math.inf if outweigh is None else max(1.0, float(outweigh))
-            mode = str(document["mode"])
+            mode = document["mode"]
+            if mode not in ("async", "sync"):
+                raise ValueError(f"there is no mode {mode!r}")
             return cls(mode, signature, limit, outweigh, strategy, slots, selecting)
         except (*_UNREADABLE, HublessError) as error:
             raise FederationError(
                 f"{where}/{keys.FEDERATION} is damaged ({error}): choose another folder"
             ) from None
 
-    def hold(self, mine: Agreement, where: str) -> None:
+    def hold(self, mine: Agreement, url: str) -> None:
         """Raise unless a member that agrees to `mine` can take part."""
+        where = f"{url} (as {keys.FEDERATION} says)"
         if lines := self.signature.differences(mine.signature):
             listed = "\n  ".join([*lines[:20], *([f"... {len(lines)} in all"] * (len(lines) > 20))])
             raise SignatureMismatch(

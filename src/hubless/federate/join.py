@@ -46,6 +46,7 @@ def join(
     cohort: int | None = None,
     unpicked: Literal["wait", "train"] | None = None,
     private: Mechanism | None = None,
+    ledger: str | Path | None = None,
     endpoint: str | None = None,
     options: Mapping[str, str] | None = None,
     patience: float = 60.0,
@@ -91,11 +92,12 @@ def join(
             async mode nobody waits: a member takes in what is new without sharing. `train` (usual
             in async mode) leaves the model as it is, so that training goes on.
         private: A mechanism of `hubless.privacy.mechanisms` that the valuations of `step` pass
-            through before anybody sees them. What they cost goes by the events. A process cannot
-            know for sure what its predecessors under this name gave away, so it starts at as
-            many reports as the name is known to have shared updates, with or without valuation,
-            and one more for each predecessor: never too few unless several of its last
-            writes all failed and arrived late.
+            through before anybody sees them. What they cost goes by the events.
+        ledger: With `private`, the file on this site's own disk that remembers what was given
+            away over restarts; below `$HUBLESS_STATE` or `~/.local/state/hubless` if not given. A
+            site without one counts by its traces in the store, which whoever runs that can
+            delete: one report for each update it is known to have shared, and one more for each
+            predecessor. The larger of the two counts.
         endpoint: Where an S3, GCS or Azure server of your own answers.
         options: Settings for the bucket, such as `{"aws_region": "eu-west-1"}`.
         patience: Seconds during which a failing store is tried again.
@@ -135,6 +137,7 @@ def join(
         selection=None if selector is None or cohort is None else Selection(selector, cohort, seed),
         unpicked=unpicked or ("wait" if mode == "sync" else "train"),
         private=private,
+        ledger=None if ledger is None else Path(ledger),
         listeners=[on_event] if callable(on_event) else list(on_event),
         clock=clock,
     )

@@ -75,13 +75,14 @@ class Incarnation:
     nonce: str
 
     @classmethod
-    def after(cls, known: Iterable[Incarnation]) -> Incarnation:
-        """A new life, ranking above all that are known of."""
-        count = max((i.count for i in known), default=0) + 1
+    def after(cls, lives: Mapping[str, Incarnation]) -> Incarnation:
+        """A new life, ranking above all that left a trace under these keys."""
+        last = max(lives, key=lambda key: lives[key], default="")
+        count = lives[last].count + 1 if lives else 1
         if count >= LIVES:
             raise FederationError(
-                f"this client name is used up: somebody wrote {LIVES - 1} or more lives of it. "
-                "Join under another name, or remove what lies under it that no member wrote"
+                f"this client name is used up: {last} claims to be the last life of it that there "
+                "can be. Remove that if no member wrote it, or join under another name"
             )
         return cls(count, secrets.token_hex(4))
 

@@ -25,7 +25,7 @@ from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.fold import ABSURD, Flat, Own, Stored
 from hubless.federate.keys import Incarnation, Listing, Made, Posted
-from hubless.federate.picking.report import Reporter
+from hubless.federate.picking.report import Reporter, ledger_path
 from hubless.federate.terms import Terms
 from hubless.signature import Signature
 from hubless.store import codec
@@ -96,7 +96,8 @@ class Member:
         self.version = max(versions, default=-1) + 1
         if self.terms.private is not None:
             former = self.incarnation.count - 1
-            self._reporter = Reporter(self.terms.private, self.sequence, former)
+            file = self.terms.ledger or ledger_path(self.client, self.store.url)
+            self._reporter = Reporter(self.terms.private, self.sequence, former, file)
         self.emit(
             events.Joined(
                 client=self.client,
@@ -212,15 +213,20 @@ class Member:
                 self.store.put(key, parts)
 
     def initial(self, signature: Signature) -> Flat | None:
-        """The params that everybody starts from, if any member gave some."""
+        """The params that everybody starts from, if any member gave some that are usable."""
         entry = next((e for e in self.store.list("") if e.key == keys.INITIAL), None)
         if entry is None:
             return None
-        stored = Stored(
-            self.store, entry.key, entry.size, "first member", signature, limit=self.limit
-        )
         out = np.empty(signature.size, np.uint8)
-        stored.verify(into=out)
+        try:
+            stored = Stored(
+                self.store, entry.key, entry.size, "first member", signature, limit=self.limit
+            )
+            stored.verify(into=out)
+        except Refused as refusal:
+            # whether it is usable does not depend on who looks: nobody starts from it
+            self.refuse(refusal)
+            return None
         return out
 
     def notice(self, client: str, incarnation: Incarnation, key: str) -> bool:
@@ -237,7 +243,7 @@ class Member:
                 self._check_sole()
             reason = "it lies under this member's name, and this member did not write it"
             self.emit(events.Impostor(client=self.client, key=key, reason=reason))
-            self._outrank(incarnation)
+            self._outrank(key, incarnation)
         return False
 
     def look(self) -> Listing:
@@ -297,7 +303,7 @@ class Member:
         self.events.emit(event)
 
     def _announce(self, lives: dict[str, Incarnation]) -> None:
-        self.incarnation = Incarnation.after(lives.values())
+        self.incarnation = Incarnation.after(lives)
         note = json.dumps({"hubless": __version__, "mode": self._mode}).encode()
         self.publish(keys.life_key(self.client, self.incarnation), [note])
         self.discard([key for key in lives if key.startswith(keys.MEMBERS)])
@@ -313,10 +319,10 @@ class Member:
                 "is untouched"
             )
 
-    def _outrank(self, incarnation: Incarnation) -> None:
+    def _outrank(self, key: str, incarnation: Incarnation) -> None:
         """Begin another life, so that what an impostor wrote does not hide what comes from now."""
         try:
             lives = keys.lives(self.store.list(keys.MEMBERS), self.client)
-            self._announce({**lives, "": max(incarnation, self.incarnation)})
+            self._announce({**lives, key: max(incarnation, self.incarnation)})
         except FederationError as error:
             events.logger.warning("%s: peers may take an impostor for this member", error)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 import numpy as np
@@ -35,6 +36,7 @@ class Terms:
     selection: Selection | None = None
     unpicked: Literal["wait", "train"] = "wait"
     private: Mechanism | None = None
+    ledger: Path | None = None
     listeners: Sequence[Listener] = ()
     clock: Clock = field(default_factory=SystemClock)
 
