@@ -29,8 +29,8 @@ import hubless
 from hubless.data import iid
 from hubless.data.sources import cifar10
 from hubless.errors import Diverged
-from hubless.simulate.engine import LocalExecutor, Plan
-from hubless.simulate.work import Cohort, Work
+from hubless.simulate.engine.executor import LocalExecutor, Plan
+from hubless.simulate.job import Cohort, Work
 from hubless.study.results import Watch
 from hubless.train.losses import accuracy, cross_entropy
 

@@ -54,7 +54,7 @@ PUBLIC = [
     "join",
 ]
 # kernels for GPUs need what torch brings along only for them
-NEEDS = {"hubless.train.kernels": "triton"}
+NEEDS = {"hubless.train.layers.kernels": "triton"}
 MODULES = sorted(
     module.name
     for module in pkgutil.walk_packages(hubless.__path__, f"{hubless.__name__}.")

@@ -14,8 +14,8 @@ from hubless.data.population import Population
 from hubless.errors import ClientFailed, DataError, Diverged, SelectionError, TaskError
 from hubless.events import Ended, Event
 from hubless.simulate.callbacks import Checkpoint
-from hubless.simulate.clock import Buffered, Clock, Devices, Pace, constant
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
+from hubless.simulate.times import Buffered, Clock, Devices, Pace, constant
 from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe

@@ -13,14 +13,15 @@ import torch
 pytest.importorskip("transformers")
 
 from hubless.data.population import Population
-from hubless.simulate.engine import Local, LocalExecutor, Plan
+from hubless.simulate.engine.executor import LocalExecutor, Plan
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.evaluate import Evaluation
 from hubless.simulate.simulation import Simulation
-from hubless.train.language import Size, classification, masked_lm, next_word
 from hubless.train.optimizers import SGD, Adam
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from hubless.train.tokens import SPECIAL, Vocabulary
+from hubless.train.text.language import Size, classification, masked_lm, next_word
+from hubless.train.text.tokens import SPECIAL, Vocabulary
 from tests.simulate.worlds import CPU, PLAIN, UNEQUAL, cohort_of, furthest, trained, work
 
 WORDS = Vocabulary.of([*SPECIAL, *(f"w{i}" for i in range(27))])

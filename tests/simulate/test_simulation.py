@@ -16,12 +16,12 @@ from hubless.data.population import Population
 from hubless.errors import DataError
 from hubless.events import Ended, Event, Started, Trained
 from hubless.select.uniform import Uniform
-from hubless.simulate.clock import Buffered
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.history import Done
-from hubless.simulate.plain import Plain
+from hubless.simulate.job import to_tensors
 from hubless.simulate.simulation import Simulation
-from hubless.simulate.work import to_tensors
+from hubless.simulate.times import Buffered
+from hubless.simulate.ways.plain import Plain
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg

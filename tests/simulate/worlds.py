@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from hubless.data.population import Population
-from hubless.simulate.engine import Local, LocalExecutor
-from hubless.simulate.lanes import Lanes
-from hubless.simulate.plain import Plain
+from hubless.simulate.engine.executor import LocalExecutor
+from hubless.simulate.engine.machine import Local
+from hubless.simulate.job import Cohort, Learned, Work, to_tensors
 from hubless.simulate.simulation import Simulation
-from hubless.simulate.work import Cohort, Learned, Work, to_tensors
+from hubless.simulate.ways.lanes import Lanes
+from hubless.simulate.ways.plain import Plain
 from hubless.train.losses import accuracy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe

@@ -22,7 +22,7 @@ import torch
 from hubless.data.population import Population
 from hubless.errors import DataError
 from hubless.simulate import checkpoint
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.study import continual
 from hubless.study.continual import Study, main, prepare
 from hubless.study.grid import Grid

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from hubless.errors import Diverged
 from hubless.events import Trained
-from hubless.simulate.pace import Version
+from hubless.simulate.rounds import Version
 from hubless.train.recipe import Recipe
 
 

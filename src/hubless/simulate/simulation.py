@@ -25,14 +25,14 @@ from hubless.simulate import checkpoint
 from hubless.simulate.callbacks import BestModel, Callback, Checkpoint
 from hubless.simulate.checking import check_cohort, check_people, check_selection
 from hubless.simulate.circumstances import circumstances
-from hubless.simulate.clock import Buffered, Clock, Devices, Pace
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.evaluate import Evaluation
 from hubless.simulate.history import Done
 from hubless.simulate.interrupt import unbroken
-from hubless.simulate.local import threads
-from hubless.simulate.pace import Asynchronous, Synchronous, Version
-from hubless.simulate.work import Engine, Work
+from hubless.simulate.job import Engine, Work
+from hubless.simulate.rounds import Asynchronous, Synchronous, Version
+from hubless.simulate.times import Buffered, Clock, Devices, Pace
+from hubless.simulate.ways.step import threads
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedavg import FedAvg
 from hubless.train.recipe import Recipe

@@ -28,7 +28,7 @@ from hubless.select.active import Active
 from hubless.select.roster import Selector
 from hubless.select.uniform import Uniform
 from hubless.simulate.callbacks import Checkpoint, Row
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
 from hubless.strategy.fedadam import FedAdam
 from hubless.study import savings

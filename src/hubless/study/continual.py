@@ -33,9 +33,9 @@ from hubless.measure.outcome import Outcome
 from hubless.select.atmost import AtMost
 from hubless.select.naming import named
 from hubless.simulate.callbacks import Checkpoint
-from hubless.simulate.engine import Local
-from hubless.simulate.schedule import programs
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
+from hubless.simulate.ways.schedule import programs
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg
@@ -43,11 +43,11 @@ from hubless.study.grid import Cell, Grid, Rows
 from hubless.study.results import STOPS, Watch, agree, why, write
 from hubless.study.settings import RATES, TRIED, Settings
 from hubless.study.tuning import at_edges
-from hubless.train.language import Size, masked_lm
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from hubless.train.tokens import Vocabulary
+from hubless.train.text.language import Size, masked_lm
+from hubless.train.text.tokens import Vocabulary
 
 
 @dataclass(frozen=True)

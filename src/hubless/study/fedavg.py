@@ -31,7 +31,7 @@ from hubless.data.sources.base import Split
 from hubless.errors import Diverged
 from hubless.select.naming import named
 from hubless.simulate.callbacks import Checkpoint, EarlyStop
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
 from hubless.study.results import STOPS, Watch, sole, why, write
 from hubless.study.side_by_side import side_by_side

@@ -12,7 +12,7 @@ from hubless.data.population import Population
 from hubless.errors import DataError, HublessError
 from hubless.select.naming import named
 from hubless.study.comparison import SELECTORS
-from hubless.train.language import SIZES, Size
+from hubless.train.text.language import SIZES, Size
 
 RATES: Mapping[str, Mapping[str, float]] = {
     "fedavg": {"client": 0.1},
