@@ -32,11 +32,11 @@ from hubless.study.active import (
     report,
     selection,
 )
+from hubless.study.figures.savings import draw as draw_figure
+from hubless.study.figures.savings import markdown, reached, saving, summary
 from hubless.study.messages import SHARE, Reader, Scorer, held_out, prepared, reading
 from hubless.study.pooled import Model, Pool, draw
 from hubless.study.results import add_line, lines
-from hubless.study.savings import draw as draw_figure
-from hubless.study.savings import markdown, reached, saving, summary
 from hubless.train.values import LabelCount, LossOverRoot
 
 SMALL = ["--sizes", "6", "4", "5", "--length", "8", "--cohort", "6", "--lanes", "0"]

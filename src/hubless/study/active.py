@@ -31,7 +31,7 @@ from hubless.simulate.callbacks import Checkpoint, Row
 from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
 from hubless.strategy.fedadam import FedAdam
-from hubless.study import savings
+from hubless.study.figures import savings
 from hubless.study.messages import Scorer, Sizes, held_out, prepared, reading
 from hubless.study.pooled import Model, Pool
 from hubless.study.results import STOPS, Watch, add_line, agree, lines, why, write

@@ -351,7 +351,7 @@ def draw(grid: Grid, settings: Settings, prepared: Path) -> None:
     try:
         import polars
 
-        from hubless.study import figures
+        from hubless.study.figures.page import draw as draw_page
     except ImportError:
         print("no tables and figures without polars: pip install hubless[report]", file=sys.stderr)
         return
@@ -364,7 +364,7 @@ def draw(grid: Grid, settings: Settings, prepared: Path) -> None:
         json.loads((prepared / "novelty.json").read_text()), infer_schema_length=None
     )
     try:
-        page = figures.draw(
+        page = draw_page(
             results,
             novelty,
             grid.out,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hubless.study.comparison import MINUS, REFERENCE, SAID, Rows
+from hubless.study.figures.comparison import MINUS, REFERENCE, SAID, Rows
 
 if TYPE_CHECKING:
     import altair

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from hubless.errors import DataError
-from hubless.study.charts import bars, lines, stacks, styled
-from hubless.study.comparison import (
+from hubless.study.figures.charts import bars, lines, stacks, styled
+from hubless.study.figures.comparison import (
     ALGORITHMS,
     ELEVEN,
     MINUS,
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     import altair
     import polars
 
-    from hubless.study.charts import Drawn
+    from hubless.study.figures.charts import Drawn
 
 
 @dataclass(frozen=True)

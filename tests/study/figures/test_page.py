@@ -15,8 +15,8 @@ import pytest
 
 from hubless.errors import DataError
 from hubless.measure.rcp import relative_change
-from hubless.study.comparison import ELEVEN, REFERENCE, SELECTORS, SIX, missing
-from hubless.study.figures import FIGURES, draw
+from hubless.study.figures.comparison import ELEVEN, REFERENCE, SELECTORS, SIX, missing
+from hubless.study.figures.page import FIGURES, draw
 
 NAMES = list(FIGURES)
 SETTINGS = {"data": "made up <at home>", "clients per round": "800"}
