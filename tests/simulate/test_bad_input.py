@@ -15,7 +15,7 @@ from hubless.errors import ClientFailed, DataError, Diverged, SelectionError, Ta
 from hubless.events import Ended, Event
 from hubless.simulate.callbacks import Checkpoint
 from hubless.simulate.engine.machine import Local
-from hubless.simulate.times import Buffered, Clock, Devices, Pace, constant
+from hubless.simulate.times import Buffered, Devices, Pace, VirtualClock, constant
 from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -294,7 +294,7 @@ BAD_PACES: list[tuple[str, Callable[[], object]]] = [
     ('adding is "deltas" or "params", not', lambda: Buffered(adding="gradients")),
     (
         "speed must be finite and above 0 for every client",
-        lambda: Clock(Devices(speed=constant(-1)), 3, 4, 0),
+        lambda: VirtualClock(Devices(speed=constant(-1)), 3, 4, 0),
     ),
 ]
 

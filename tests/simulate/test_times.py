@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 from hubless.events import Event, Trained
 from hubless.select.roster import Ints, Roster
 from hubless.simulate.times import (
-    Clock,
     Devices,
     Draw,
     Pace,
+    VirtualClock,
     constant,
     keep_in_time,
     lognormal,
@@ -53,7 +53,7 @@ def _timed(seconds: Sequence[float], **changes: Any) -> Any:
 
 def test_a_client_takes_as_long_as_it_downloads_trains_and_uploads() -> None:
     devices = Devices(exactly([10, 20]), exactly([1000, 500]), exactly([100, 200]))
-    clock = Clock(devices, clients=2, model_bytes=4000, seed=1)
+    clock = VirtualClock(devices, clients=2, model_bytes=4000, seed=1)
     assert clock.durations(np.array([0, 1]), np.array([30, 10])).tolist() == [
         4 + 40 + 3,
         8 + 20 + 0.5,
@@ -61,7 +61,7 @@ def test_a_client_takes_as_long_as_it_downloads_trains_and_uploads() -> None:
 
 
 def test_what_devices_can_do_is_drawn_once_and_from_the_seed() -> None:
-    one, same, other = (Clock(Devices(), 50, 4000, seed) for seed in (1, 1, 2))
+    one, same, other = (VirtualClock(Devices(), 50, 4000, seed) for seed in (1, 1, 2))
     assert np.array_equal(one.speed, same.speed)
     assert np.array_equal(one.transfer, same.transfer)
     assert not np.array_equal(one.speed, other.speed)
@@ -159,7 +159,7 @@ def test_whoever_counts_is_faster_than_whoever_does_not(
 
 def test_clients_are_available_as_often_as_they_should_be() -> None:
     shares = [0.0, 0.1, 0.5, 0.9, 1.0]
-    clock = Clock(Devices(availability=exactly(shares)), 5, 4, seed=3)
+    clock = VirtualClock(Devices(availability=exactly(shares)), 5, 4, seed=3)
     there = np.array([clock.available(turn) for turn in range(4000)])
     assert there[:, 0].sum() == 0
     assert there[:, 4].all()
@@ -171,7 +171,7 @@ def test_clients_are_available_as_often_as_they_should_be() -> None:
 
 def test_who_is_available_depends_on_the_seed_and_the_round_alone() -> None:
     devices = Devices(availability=constant(0.5))
-    one, same, other = (Clock(devices, 100, 4, seed) for seed in (1, 1, 2))
+    one, same, other = (VirtualClock(devices, 100, 4, seed) for seed in (1, 1, 2))
     one.available(0)
     turns = [clock.available(7) for clock in (one, same, other)]
     assert np.array_equal(turns[0], turns[1])  # type: ignore[arg-type]

@@ -21,7 +21,7 @@ from hubless.select.roster import Roster
 from hubless.select.uniform import Uniform
 from hubless.simulate.callbacks import Checkpoint
 from hubless.simulate.engine.machine import Local
-from hubless.simulate.job import Work
+from hubless.simulate.job import Job
 from hubless.simulate.times import Buffered, Devices, constant
 from hubless.strategy.fedmedian import FedMedian
 from hubless.train.optimizers import SGD
@@ -95,13 +95,13 @@ def test_values_are_those_of_the_round_s_starting_params(value: Value) -> None:
 def test_an_update_s_norm_is_how_far_training_moved() -> None:
     torch.manual_seed(0)
     task, population = Task(mlp()), people()
-    work = Work(task, RECIPE, population, 3, UpdateNorm())
-    plain = Work(task, RECIPE, population, 3)
-    start = work.layout.flatten(task.module)
+    job = Job(task, RECIPE, population, 3, UpdateNorm())
+    plain = Job(task, RECIPE, population, 3)
+    start = job.layout.flatten(task.module)
     cohort = cohort_of(EVERYBODY, population)
     runs = {}
     for each in (False, True):
-        runs[each] = executor(work).run(start, cohort, each=each)
+        runs[each] = executor(job).run(start, cohort, each=each)
     alone = executor(plain).run(start, cohort, each=True).each
     assert alone is not None
     norms = (alone - start).norm(dim=1)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from hubless.data.population import Population
 from hubless.simulate.engine.executor import LocalExecutor
 from hubless.simulate.engine.machine import Local
-from hubless.simulate.job import Cohort, Learned, Work, to_tensors
+from hubless.simulate.job import Cohort, Job, Learned, to_tensors
 from hubless.simulate.simulation import Simulation
 from hubless.simulate.ways.lanes import Lanes
 from hubless.simulate.ways.plain import Plain
@@ -103,8 +103,8 @@ def after(ran: Simulation, rounds: int) -> polars.DataFrame:
     return ran.history
 
 
-def work(task: Task, population: Population, recipe: Recipe, seed: int = 3) -> Work:
-    return Work(task, recipe, population, seed)
+def job_of(task: Task, population: Population, recipe: Recipe, seed: int = 3) -> Job:
+    return Job(task, recipe, population, seed)
 
 
 def cohort_of(clients: Sequence[int], population: Population, round: int = 2) -> Cohort:
@@ -114,7 +114,7 @@ def cohort_of(clients: Sequence[int], population: Population, round: int = 2) ->
 
 
 def trained(
-    job: Work, clients: Sequence[int], lanes: int, *, each: bool = False, compiled: bool = False
+    job: Job, clients: Sequence[int], lanes: int, *, each: bool = False, compiled: bool = False
 ) -> Learned:
     """What these clients come to in a round, on so many lanes (0: plainly)."""
     data = to_tensors(job.population, job.task.columns, CPU)
@@ -127,7 +127,7 @@ def trained(
     return running.run(start, cohort_of(clients, job.population), each=each)
 
 
-def executor(job: Work) -> LocalExecutor:
+def executor(job: Job) -> LocalExecutor:
     return LocalExecutor(job, CPU)
 
 

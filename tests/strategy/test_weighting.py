@@ -21,8 +21,8 @@ from hubless.strategy.weighting import (
     ByStaleness,
     Capped,
     Decay,
+    Equally,
     Mixing,
-    Uniform,
 )
 from hubless.update import Update
 
@@ -39,7 +39,7 @@ def test_by_examples_is_in_proportion_to_them() -> None:
 
 
 def test_uniform_is_the_same_for_everybody() -> None:
-    assert Uniform()(EXAMPLES, STALENESS, 1).tolist() == [1, 1, 1, 1]
+    assert Equally()(EXAMPLES, STALENESS, 1).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("most", "expected"), [(20, [20, 10, 0, 20]), (1000, [30, 10, 0, 160])])
@@ -169,7 +169,7 @@ def test_staleness_is_counted_from_the_version_stepped_from() -> None:
 @fewer
 @given(
     hnp.arrays(np.int64, st.integers(1, 6), elements=st.integers(0, 10**14)),
-    st.sampled_from([ByExamples(), Uniform(), Capped(100), Mixing(1.0, Decay("constant"))]),
+    st.sampled_from([ByExamples(), Equally(), Capped(100), Mixing(1.0, Decay("constant"))]),
 )
 def test_weights_are_shares_for_any_number_of_examples(
     examples: np.ndarray[tuple[int], np.dtype[np.int64]], weighting: ByExamples

@@ -16,7 +16,7 @@ from hubless.train.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedRound:
     """A round that is over, with figures that may still be on the device.
 
     `tenths` are the metrics of each tenth of the test's clients. `valuations` is what its clients

@@ -25,7 +25,7 @@ Ints = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
-class Work:
+class Job:
     """Everything that stays the same from round to round."""
 
     task: Task
@@ -91,7 +91,7 @@ class Learned:
 
     `total` is the weighted sum of the clients' params; `each` their params one by one, where that
     was asked for. `losses` sums each client's losses over all its steps; `values` is what training
-    them is worth, where the work says how to tell.
+    them is worth, where the job says how to tell.
     """
 
     total: Tensor | None

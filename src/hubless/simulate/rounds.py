@@ -21,7 +21,7 @@ from hubless.errors import SelectionError
 from hubless.rng import stream
 from hubless.select.roster import Selector, Unbiased
 from hubless.simulate.job import Cohort, Ints
-from hubless.simulate.times import Buffered, Clock, Pace, keep_in_time
+from hubless.simulate.times import Buffered, Pace, VirtualClock, keep_in_time
 
 if TYPE_CHECKING:
     from hubless.simulate.simulation import Simulation
@@ -112,7 +112,7 @@ def weigh(simulation: Simulation, clients: Ints, picked: int) -> Floats:
     return share[clients] / selector.inclusion(simulation.roster, picked, clients)
 
 
-class Synchronous:
+class Rounds:
     """Everybody starts from the newest version, and it waits for those that count."""
 
     def __init__(self, pace: Pace) -> None:
@@ -192,7 +192,7 @@ _TRIES = 1000
 _LEARNED = ("learned", "learned losses", "learned values")
 
 
-class Asynchronous:
+class Flights:
     """A fixed number of clients are always training, each from the version it found.
 
     Those that start from the same version are trained together, at the latest before it is
@@ -240,7 +240,7 @@ class Asynchronous:
 
     def _ask(self, simulation: Simulation, now: float) -> Ints:
         """Have as many clients training as there should be, of those that can be reached."""
-        clock = cast(Clock, simulation.clock)
+        clock = cast(VirtualClock, simulation.clock)
         free = simulation.sizes > 0
         free[[flight.client for flight in self._flights.values()]] = False
         clients = pick(simulation, self.pace.concurrency - len(self._flights), self._asked, free)

@@ -90,7 +90,7 @@ class Buffered:
             raise SelectionError(f'adding is "deltas" or "params", not {self.adding!r}')
 
 
-class Clock:
+class VirtualClock:
     """The time each client takes for its part, and who is there to ask."""
 
     def __init__(self, devices: Devices, clients: int, model_bytes: int, seed: int) -> None:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from hubless.simulate.evaluate import Forward
-from hubless.simulate.job import Cohort, Ints, Learned, Running, Work
+from hubless.simulate.job import Cohort, Ints, Job, Learned, Running
 from hubless.train.task import Batch
 from hubless.train.values import GradientNorm, UpdateNorm, ValueOfLosses
 
@@ -21,13 +21,13 @@ _LOSS = "the loss itself"
 class Valuing:
     """Adds to what a cohort's training came to what it was worth."""
 
-    def __init__(self, work: Work, data: Mapping[str, Tensor], device: torch.device) -> None:
-        self.work, self.data, self.device = work, dict(data), device
-        self._forward = Forward(work.task, device, work.recipe)
+    def __init__(self, job: Job, data: Mapping[str, Tensor], device: torch.device) -> None:
+        self.job, self.data, self.device = job, dict(data), device
+        self._forward = Forward(job.task, device, job.recipe)
 
     def run(self, running: Running, params: Tensor, cohort: Cohort, *, each: bool) -> Learned:
         """Train a cohort, and value its clients."""
-        value = self.work.value
+        value = self.job.value
         if isinstance(value, UpdateNorm):
             return self._by_update(running, params, cohort, each)
         # first what needs the params as they are
@@ -47,7 +47,7 @@ class Valuing:
         return Learned(kept.t() @ weights, None, learned.losses, norms)
 
     def _of_losses(self, value: ValueOfLosses, params: Tensor, clients: Ints) -> Tensor:
-        task = self.work.task
+        task = self.job.task
         rows, sizes = self._rows(clients)
         if not len(rows):
             return torch.zeros(len(clients), device=self.device)
@@ -61,7 +61,7 @@ class Valuing:
             return value(seen.pop(_LOSS), seen, torch.repeat_interleave(sizes), sizes)
 
     def _gradient_norms(self, params: Tensor, clients: Ints) -> Tensor:
-        forward, task = self._forward, self.work.task
+        forward, task = self._forward, self.job.task
         forward.layout.load(forward.module, params)
         trained = [p for p in forward.module.parameters() if p.requires_grad]
         norms = torch.zeros(len(clients), device=self.device)
@@ -77,5 +77,5 @@ class Valuing:
         return norms
 
     def _rows(self, clients: Ints) -> tuple[Tensor, Tensor]:
-        rows, sizes = self.work.rows_of(clients)
+        rows, sizes = self.job.rows_of(clients)
         return torch.from_numpy(rows).to(self.device), torch.from_numpy(sizes).to(self.device)

@@ -20,7 +20,7 @@ class ByExamples:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Equally:
     """Everybody the same."""
 
     def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:

@@ -51,7 +51,7 @@ from hubless.train.text.tokens import Vocabulary
 
 
 @dataclass(frozen=True)
-class Study:
+class ContinualStudy:
     """How a cell is run, on data that lies prepared in a folder."""
 
     settings: Settings
@@ -145,7 +145,7 @@ class Study:
 class Trial:
     """How a choice of rates is tried: on the first selector and set, tested on an earlier month."""
 
-    study: Study
+    study: ContinualStudy
 
     def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
         settings, algorithm = self.study.settings, cell["algorithm"]
@@ -156,7 +156,7 @@ class Trial:
         return study({"algorithm": algorithm, **where}, folder, deadline)
 
 
-def tune(study: Study, out: Path, deadline: float, workers: int) -> bool:
+def tune(study: ContinualStudy, out: Path, deadline: float, workers: int) -> bool:
     """Try all rates of each algorithm, and print which to go on with; False if time was up."""
     done, settings = True, study.settings
     agree(out / "settings.json", settings.about_trials)
@@ -335,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 engine = replace(engine, compiled=True)
             if asked.workers > 1:
                 engine = replace(engine, processes=1)
-            study = Study(settings, prepared, engine)
+            study = ContinualStudy(settings, prepared, engine)
             if asked.tune:
                 return 0 if tune(study, asked.out / "tuning", deadline, asked.workers) else 3
             first = study.ahead() if asked.workers > 1 else ()

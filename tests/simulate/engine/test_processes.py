@@ -16,10 +16,10 @@ import torch
 from torch import Tensor
 
 from hubless.errors import ClientFailed, HublessError
-from hubless.simulate.engine.executor import Plan
+from hubless.simulate.engine.executor import Setup
 from hubless.simulate.engine.machine import Local
 from hubless.simulate.engine.processes import Processes, merge, split
-from hubless.simulate.job import Cohort, Learned, Work
+from hubless.simulate.job import Cohort, Job, Learned
 from hubless.simulate.simulation import Simulation
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedmedian import FedMedian
@@ -34,25 +34,25 @@ from tests.simulate.worlds import (
     cohort_of,
     executor,
     furthest,
+    job_of,
     mlp,
     people,
     simulation,
     trained,
-    work,
 )
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="workers are forked")
 EVERYBODY = range(len(UNEQUAL))
 
 
-def _job() -> Work:
-    return work(Task(mlp()), people(), Recipe(SGD(0.1, momentum=0.9), batch=4))
+def _job() -> Job:
+    return job_of(Task(mlp()), people(), Recipe(SGD(0.1, momentum=0.9), batch=4))
 
 
 @contextmanager
-def _running(job: Work, processes: int, lanes: int = 0) -> Iterator[Processes]:
+def _running(job: Job, processes: int, lanes: int = 0) -> Iterator[Processes]:
     mine = executor(job)
-    mine.adopt(Plan(lanes))
+    mine.adopt(Setup(lanes))
     running = Processes(mine, processes)
     try:
         yield running
@@ -184,7 +184,7 @@ def test_the_cohort_is_split_into_parts_of_about_as_many_steps() -> None:
 
 
 def test_clients_that_train_in_one_are_split_by_their_examples() -> None:
-    whole = work(Task(mlp()), people((50, 0, 10, 40, 1, 30, 8, 1)), Recipe(SGD(0.1), batch=None))
+    whole = job_of(Task(mlp()), people((50, 0, 10, 40, 1, 30, 8, 1)), Recipe(SGD(0.1), batch=None))
     parts = split(whole, np.arange(8), 2)
     loads = [int(whole.population.sizes[part].sum()) for part in parts]
     assert sum(loads) == 140
@@ -213,7 +213,7 @@ def test_a_compiled_worker_may_have_nobody_to_train() -> None:
     job = _job()
     start = job.layout.flatten(job.task.module)
     with _running(job, 2) as running:
-        running.executor.adopt(Plan(1, compiled=True))
+        running.executor.adopt(Setup(1, compiled=True))
         nobody = Cohort(0, np.array([], np.int64), np.array([]))
         assert running.run(start, nobody).losses.shape == (0,)
 

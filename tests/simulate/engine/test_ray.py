@@ -27,10 +27,10 @@ from tests.simulate.worlds import (
     Fragile,
     cohort_of,
     furthest,
+    job_of,
     people,
     simulation,
     trained,
-    work,
 )
 
 pytestmark = [
@@ -112,7 +112,7 @@ def test_two_workers_agree_with_no_ray_and_one_that_dies_is_replaced_until_too_m
 ) -> None:
     monkeypatch.setattr("hubless.simulate.engine.ray._MOST_DEATHS", 1)
     torch.manual_seed(0)
-    job = work(Task(Deadly(tmp_path)), people(), Recipe(SGD(0.1, momentum=0.9), batch=4))
+    job = job_of(Task(Deadly(tmp_path)), people(), Recipe(SGD(0.1, momentum=0.9), batch=4))
     start = job.layout.flatten(job.task.module)
     cohort = cohort_of(range(len(UNEQUAL)), job.population)
     alone = trained(job, range(len(UNEQUAL)), 0)

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from hubless.data.population import Population
 from hubless.errors import TaskError
 from hubless.simulate.callbacks import Checkpoint
-from hubless.simulate.engine.executor import LocalExecutor, Plan
+from hubless.simulate.engine.executor import LocalExecutor, Setup
 from hubless.simulate.engine.machine import Local
 from hubless.simulate.engine.tuning import Tuning
-from hubless.simulate.job import Learned, Work
+from hubless.simulate.job import Job, Learned
 from hubless.simulate.times import Buffered, Devices
 from hubless.simulate.ways import dual
 from hubless.train.layers.products import product
@@ -31,11 +31,11 @@ from tests.simulate.worlds import (
     cohort_of,
     executor,
     furthest,
+    job_of,
     mlp,
     people,
     simulation,
     trained,
-    work,
 )
 
 EVERYBODY = list(range(len(UNEQUAL)))
@@ -123,21 +123,21 @@ MODULES: dict[str, Callable[[], nn.Module]] = {
 }
 
 
-def job(module: nn.Module, recipe: Recipe = SGD_RECIPE, **changes: Any) -> Work:
+def job(module: nn.Module, recipe: Recipe = SGD_RECIPE, **changes: Any) -> Job:
     population = changes.pop("population", None) or people(features=FEATURES)
-    return work(Task(module, **changes), population, recipe)
+    return job_of(Task(module, **changes), population, recipe)
 
 
-def in_dual(this: Work, lanes: int = 3, *, each: bool = False) -> Learned:
+def in_dual(this: Job, lanes: int = 3, *, each: bool = False) -> Learned:
     runner = executor(this)
-    runner.adopt(Plan(lanes, dual=True))
+    runner.adopt(Setup(lanes, dual=True))
     start = this.layout.flatten(this.task.module)
     return runner.run(start, cohort_of(EVERYBODY, this.population), each=each)
 
 
-def layer_of(this: Work) -> str | None:
+def layer_of(this: Job) -> str | None:
     found = executor(this).dual
-    return None if found is None else found.module.sight.layer
+    return None if found is None else found.module.dual.name
 
 
 @pytest.mark.parametrize("lanes", [2, 3, 8])
@@ -156,7 +156,7 @@ def test_clients_come_to_what_they_come_to_one_by_one(recipe: str, lanes: int) -
 def test_it_can_be_compiled() -> None:
     this = job(mlp(features=FEATURES), population=people((8, 7, 8, 8), FEATURES))
     runner = executor(this)
-    runner.adopt(Plan(2, compiled=True, dual=True))
+    runner.adopt(Setup(2, compiled=True, dual=True))
     start, everybody = this.layout.flatten(this.task.module), [0, 1, 2, 3]
     together = runner.run(start, cohort_of(everybody, this.population))
     assert furthest(trained(this, everybody, 0).total, together.total) < 1e-5
@@ -235,7 +235,7 @@ def test_what_cannot_be_in_dual_coordinates_is_not(
     this = job(seeded(module), recipe)
     assert layer_of(this) is None
     with pytest.raises(TaskError, match="dual coordinates"):
-        executor(this).build(Plan(2, dual=True))
+        executor(this).build(Setup(2, dual=True))
 
 
 def test_clients_with_more_examples_than_there_are_inputs_are_too_large() -> None:
@@ -261,7 +261,7 @@ def test_nothing_hangs_on_how_many_are_looked_at_or_remembered(
 ) -> None:
     this = job(mlp(features=FEATURES))
     runner = executor(this)
-    runner.adopt(Plan(3, dual=True))
+    runner.adopt(Setup(3, dual=True))
     start, cohort = this.layout.flatten(this.task.module), cohort_of(EVERYBODY, this.population)
     once, again = (runner.run(start, cohort).total for _ in range(2))
     assert furthest(once, again) == 0
@@ -292,7 +292,7 @@ def test_what_is_not_finite_stays_with_its_client() -> None:
 def test_a_cohort_may_have_nobody_or_nobody_with_examples(each: bool) -> None:
     this = job(nn.Sequential(nn.Flatten(), nn.Linear(FEATURES, 3)))
     runner = executor(this)
-    runner.adopt(Plan(2, dual=True))
+    runner.adopt(Setup(2, dual=True))
     start = this.layout.flatten(this.task.module)
     for clients in ([], [2, 7]):
         learned = runner.run(start, cohort_of(clients, this.population), each=each)
@@ -305,7 +305,7 @@ def test_a_cohort_may_have_nobody_or_nobody_with_examples(each: bool) -> None:
 
 @pytest.mark.parametrize("how", ["few in a round", "one at a time"])
 def test_more_processes_than_clients(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Local, "plan", lambda *_: Plan(2, processes=2, dual=True))
+    monkeypatch.setattr(Local, "choose", lambda *_: Setup(2, processes=2, dual=True))
     task, population = Task(mlp(features=FEATURES)), people(features=FEATURES)
     options: dict[str, Any] = {"task": task, "population": population, "engine": Local()}
     if how == "few in a round":
@@ -340,43 +340,43 @@ def test_what_was_remembered_of_another_task_is_measured_again(
 ) -> None:
     """Not all that decides whether a layer can be in dual coordinates can be told by its name."""
     monkeypatch.setenv("HUBLESS_CACHE", str(tmp_path))
-    monkeypatch.setattr(Tuning, "best", lambda self: Plan(2, dual=self.executor.dual is not None))
+    monkeypatch.setattr(Tuning, "best", lambda self: Setup(2, dual=self.executor.dual is not None))
 
     class Own(Task):
         """Somebody's own kind of task."""
 
     module, population = mlp(features=FEATURES), people(features=FEATURES)
     for task, possible in ((Task(module), True), (Own(module), False)):
-        runner = executor(work(task, population, SGD_RECIPE))
-        assert Local(processes=1).plan(runner, 4, 10).dual == possible
+        runner = executor(job_of(task, population, SGD_RECIPE))
+        assert Local(processes=1).choose(runner, 4, 10).dual == possible
 
 
 def test_the_faster_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     this = job(mlp(features=FEATURES), population=people((20,) * 8, FEATURES))
-    tried: list[Plan] = []
+    tried: list[Setup] = []
     for faster in (True, False):
         tried.clear()
 
-        def measure(self: Tuning, plan: Plan, most: int = 0, faster: bool = faster) -> float:
-            tried.append(plan)
-            return 1.0 if plan.dual == faster else 2.0
+        def measure(self: Tuning, setup: Setup, most: int = 0, faster: bool = faster) -> float:
+            tried.append(setup)
+            return 1.0 if setup.dual == faster else 2.0
 
         monkeypatch.setattr(Tuning, "_measure", measure)
         found = Tuning(LocalExecutor(this, CPU), Local(compiled=False), 8, 10, 1).best()
-        assert any(plan.dual for plan in tried)
+        assert any(setup.dual for setup in tried)
         assert found.dual == faster
     tried.clear()
     for lanes in (0, 1):
         Tuning(LocalExecutor(this, CPU), Local(lanes=lanes), 8, 10, 1).best()
-    assert not any(plan.dual for plan in tried)
+    assert not any(setup.dual for setup in tried)
 
 
 @pytest.mark.parametrize("processes", [1, 2])
 def test_a_simulation_goes_on_to_the_same_bits(
     processes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plan = Plan(2, processes=processes, dual=True)
-    monkeypatch.setattr(Local, "plan", lambda *_: plan)
+    setup = Setup(2, processes=processes, dual=True)
+    monkeypatch.setattr(Local, "choose", lambda *_: setup)
 
     def made(**more: Any) -> Any:
         settings: dict[str, Any] = {

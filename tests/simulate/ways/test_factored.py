@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from hubless.data.population import Population
-from hubless.simulate.job import Work, to_tensors
+from hubless.simulate.job import Job, to_tensors
 from hubless.simulate.ways.lanes import Lanes
 from hubless.train.optimizers import SGD, Adam
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from tests.simulate.worlds import CPU, UNEQUAL, cohort_of, furthest, people, trained, work
+from tests.simulate.worlds import CPU, UNEQUAL, cohort_of, furthest, job_of, people, trained
 
 EVERYBODY = list(range(len(UNEQUAL)))
 FEATURES = 300
@@ -58,11 +58,11 @@ def wide() -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(100, 3))
 
 
-def job(module: nn.Module, recipe: Recipe) -> Work:
-    return work(Task(module), people(features=FEATURES), recipe)
+def job(module: nn.Module, recipe: Recipe) -> Job:
+    return job_of(Task(module), people(features=FEATURES), recipe)
 
 
-def in_factors(of: Work, lanes: int = 3) -> list[str]:
+def in_factors(of: Job, lanes: int = 3) -> list[str]:
     data = to_tensors(of.population, of.task.columns, CPU)
     return [factor.name for factor in Lanes(of, data, CPU, lanes)._factors]
 
@@ -151,7 +151,7 @@ def test_what_is_not_finite_stays_with_its_client() -> None:
     x = population.columns["x"].copy()
     x[population.rows_of(3)] = np.nan
     spoilt = Population({**population.columns, "x": x}, population.offsets, population.rows)
-    this = work(Task(wide()), spoilt, Recipe(SGD(0.1), batch=4))
+    this = job_of(Task(wide()), spoilt, Recipe(SGD(0.1), batch=4))
     lanes = Lanes(this, to_tensors(spoilt, this.task.columns, CPU), CPU, 2)
     start = this.layout.flatten(this.task.module)
     for clients in ([0, 1, 2, 3], [3], [0, 1]):

@@ -20,8 +20,8 @@ from torch.utils import deterministic
 
 from hubless.data.population import Population
 from hubless.errors import TaskError
-from hubless.simulate.engine.executor import LocalExecutor, Plan
-from hubless.simulate.job import Work, to_tensors
+from hubless.simulate.engine.executor import LocalExecutor, Setup
+from hubless.simulate.job import Job, to_tensors
 from hubless.simulate.ways import lanes as lanes_module
 from hubless.simulate.ways.lanes import Lanes
 from hubless.simulate.ways.plain import Plain
@@ -38,11 +38,11 @@ from tests.simulate.worlds import (
     cohort_of,
     executor,
     furthest,
+    job_of,
     mlp,
     people,
     trained,
     twins,
-    work,
 )
 
 EVERYBODY = list(range(len(UNEQUAL)))
@@ -72,8 +72,8 @@ RECIPES: dict[str, Recipe] = {
 }
 
 
-def _job(recipe: Recipe, population: Population | None = None) -> Work:
-    return work(Task(mlp()), population or people(), recipe)
+def _job(recipe: Recipe, population: Population | None = None) -> Job:
+    return job_of(Task(mlp()), population or people(), recipe)
 
 
 @pytest.mark.parametrize("lanes", [1, 3, 8])
@@ -275,7 +275,7 @@ HARD: dict[str, Recipe] = {
 def test_models_of_many_kinds_train_in_lanes_as_they_do_alone(model: str, recipe: str) -> None:
     module, population = MODELS[model]
     torch.manual_seed(0)
-    job = work(Task(module()), population(), HARD[recipe])
+    job = job_of(Task(module()), population(), HARD[recipe])
     alone = trained(job, range(5), 0)
     assert furthest(alone.total, job.layout.flatten(job.task.module)) > 1e-3
     for lanes in (1, 3):
@@ -304,7 +304,7 @@ def test_a_model_of_hugging_face_trains_in_lanes_as_it_does_alone() -> None:
         cross_entropy,
         inputs={"input_ids": "ids"},
     )
-    job = work(task, Population(columns, texts.offsets), Recipe(SGD(0.1), batch=2))
+    job = job_of(task, Population(columns, texts.offsets), Recipe(SGD(0.1), batch=2))
     alone = trained(job, range(5), 0)
     assert furthest(alone.total, job.layout.flatten(job.task.module)) > 1e-3
     assert furthest(alone.total, trained(job, range(5), 3).total) < 1e-5
@@ -312,15 +312,15 @@ def test_a_model_of_hugging_face_trains_in_lanes_as_it_does_alone() -> None:
 
 def test_statistics_over_a_batch_do_not_share_lanes() -> None:
     module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6, track_running_stats=False))
-    job = work(Task(module), people((6, 10, 3, 6)), Recipe(SGD(0.1), batch=4))
+    job = job_of(Task(module), people((6, 10, 3, 6)), Recipe(SGD(0.1), batch=4))
     with pytest.raises(TaskError, match="BatchNorm mixes the examples of a batch"):
-        LocalExecutor(job, torch.device("cpu")).build(Plan(2))
+        LocalExecutor(job, torch.device("cpu")).build(Setup(2))
 
 
 def test_dropout_differs_from_lane_to_lane_and_is_the_same_twice() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
-    job = work(Task(module), twins(), Recipe(SGD(0.1), batch=None, shuffle=False))
+    job = job_of(Task(module), twins(), Recipe(SGD(0.1), batch=None, shuffle=False))
     for lanes in (0, 2):
         once, again = (trained(job, [0, 1], lanes, each=True).each for _ in range(2))
         assert furthest(once, again) == 0
@@ -399,7 +399,7 @@ def test_many_engines_can_be_compiled_in_one_process(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     for features in range(2, 12):
         module = nn.Linear(features, 3)
-        job = work(Task(module), people((4, 3), features), Recipe(SGD(0.1), batch=4))
+        job = job_of(Task(module), people((4, 3), features), Recipe(SGD(0.1), batch=4))
         alone = trained(job, [0, 1], 0)
         assert furthest(alone.total, trained(job, [0, 1], 1, compiled=True).total) < 1e-5
 
@@ -424,20 +424,20 @@ def test_a_task_is_compiled_once_whatever_its_rate_order_and_population(
     for rate in (0.1, 0.3):
         for seed, size in ((0, 4), (1, 5)):
             recipe = Recipe(SGD(rate), batch=5, decay=rate, shuffle=bool(seed))
-            job = work(task, people((4, 3, size), seed=seed), recipe)
+            job = job_of(task, people((4, 3, size), seed=seed), recipe)
             alone = trained(job, [0, 1, 2], 0)
             assert furthest(alone.total, trained(job, [0, 1, 2], 2, compiled=True).total) < 1e-5
     assert len(compiled) == len(programs) == 1
     fast, rolling = Recipe(SGD(0.1), batch=5), Recipe(SGD(0.1, 0.9), batch=5)
     for other, recipe in ((task, rolling), (Task(task.module), fast)):
-        trained(work(other, people((4, 3)), recipe), [0, 1], 2, compiled=True)
+        trained(job_of(other, people((4, 3)), recipe), [0, 1], 2, compiled=True)
     assert len(compiled) == 3
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_nothing_is_kept_of_a_task_that_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
-    job = work(Task(mlp()), people(), Recipe(SGD(0.1), batch=4))
+    job = job_of(Task(mlp()), people(), Recipe(SGD(0.1), batch=4))
     trained(job, EVERYBODY, 2, compiled=True)
     task, module = weakref.ref(job.task), weakref.ref(job.task.module)
     del job
@@ -476,7 +476,7 @@ def test_lanes_that_idle_have_no_part_in_the_sum(recipe: Recipe) -> None:
     x = population.columns["x"].copy()
     x[population.rows_of(3)] = np.nan
     spoilt = Population({**population.columns, "x": x}, population.offsets, population.rows)
-    job = work(Task(mlp()), spoilt, recipe)
+    job = job_of(Task(mlp()), spoilt, recipe)
     alone, together = trained(job, [0, 1, 2], 0), trained(job, [0, 1, 2], 3)
     assert torch.isfinite(alone.losses).all()
     assert furthest(alone.total, together.total) < 1e-5
@@ -514,7 +514,7 @@ def test_what_is_shared_by_engines_follows_its_module(monkeypatch: pytest.Monkey
             module[3].times = 3.0
         elif change == "grown":
             module[3].more = torch.full((3,), 0.5)
-        job = work(task, people(), recipe)
+        job = job_of(task, people(), recipe)
         alone = trained(job, EVERYBODY, 0)
         together = trained(job, EVERYBODY, 2, compiled=True)
         assert furthest(alone.total, together.total) < 1e-5, change
@@ -531,7 +531,7 @@ def test_an_optimizer_of_ones_own_is_compiled_with_its_own_rate(
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     task = Task(mlp())
     for optimizer in (Stubborn(0.1), Stubborn(0.5), Slowing(0.1), Slowing(0.5)):
-        job = work(task, people(), Recipe(optimizer, batch=4))
+        job = job_of(task, people(), Recipe(optimizer, batch=4))
         alone = trained(job, EVERYBODY, 0)
         together = trained(job, EVERYBODY, 2, compiled=True)
         assert furthest(alone.total, together.total) < 1e-5, optimizer
@@ -556,7 +556,7 @@ def test_parts_of_a_cohort_draw_apart() -> None:
     """As workers train them: clients with the same data must not all drop the same."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
-    job = work(Task(module), twins(), Recipe(SGD(0.1), batch=None, shuffle=False))
+    job = job_of(Task(module), twins(), Recipe(SGD(0.1), batch=None, shuffle=False))
     one, other = (trained(job, [client], 2).total for client in (0, 1))
     assert furthest(one, other) > 1e-3
 
@@ -570,10 +570,10 @@ def test_a_compiled_engine_without_anybody_to_train_compiles_nothing() -> None:
 @pytest.mark.parametrize("each", [False, True])
 def test_long_clients_on_few_lanes_come_to_the_same(each: bool) -> None:
     population = people((200, 3, 2, 150, 4, 1, 0, 2, 3))
-    job = work(Task(mlp()), population, Recipe(SGD(0.1, momentum=0.9), batch=4))
+    job = job_of(Task(mlp()), population, Recipe(SGD(0.1, momentum=0.9), batch=4))
     everybody = list(range(9))
     runner = executor(job)
-    runner.adopt(Plan(8))
+    runner.adopt(Setup(8))
     start = job.layout.flatten(job.task.module)
     learned = runner.run(start, cohort_of(everybody, population), each=each)
     alone = trained(job, everybody, 0, each=each)
@@ -601,7 +601,7 @@ class Scaled(nn.Module):
 @pytest.mark.parametrize("lanes", [1, 3])
 @pytest.mark.parametrize("recipe", ["sgd", "adam", "clip"])
 def test_a_parameter_may_be_a_single_number(lanes: int, recipe: str) -> None:
-    job = work(Task(Scaled()), people(), RECIPES[recipe])
+    job = job_of(Task(Scaled()), people(), RECIPES[recipe])
     alone = trained(job, EVERYBODY, 0)
     assert furthest(alone.total, trained(job, EVERYBODY, lanes).total) < 1e-5
     each = trained(job, EVERYBODY, lanes, each=True).each
@@ -611,7 +611,7 @@ def test_a_parameter_may_be_a_single_number(lanes: int, recipe: str) -> None:
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_buffers_are_those_of_the_params_and_not_of_the_module(lanes: int) -> None:
     """A run that goes on from another one's model has that one's buffers."""
-    job = work(Task(Scaled()), people(), RECIPES["sgd"])
+    job = job_of(Task(Scaled()), people(), RECIPES["sgd"])
     start = job.layout.flatten(Scaled(mean=3.0))
     data = to_tensors(job.population, job.task.columns, CPU)
     cohort = cohort_of(EVERYBODY, job.population)
@@ -624,7 +624,7 @@ def test_buffers_are_those_of_the_params_and_not_of_the_module(lanes: int) -> No
 )
 def test_tiers_come_to_what_one_lane_comes_to(name: str, each: bool) -> None:
     sizes = (2, 700, 1, 3, 0, 300, *[2, 1, 3] * 30, 200)
-    job = work(Task(mlp()), people(sizes), RECIPES[name])
+    job = job_of(Task(mlp()), people(sizes), RECIPES[name])
     clients = [i for i, size in enumerate(sizes) if size]
     groups, _ = tiers(np.array(sizes)[clients], job.recipe, 16)
     # everybody takes the same steps of batches that are as wide
@@ -648,7 +648,7 @@ def test_whole_clients_of_any_size_take_a_few_programs(monkeypatch: pytest.Monke
         return function
 
     monkeypatch.setattr(torch, "compile", counted)
-    job = work(Task(mlp()), people(range(1, 30)), Recipe(Adam(0.01), batch=None))
+    job = job_of(Task(mlp()), people(range(1, 30)), Recipe(Adam(0.01), batch=None))
     for client in range(29):
         alone = trained(job, [client], 0)
         assert furthest(alone.total, trained(job, [client], 2, compiled=True).total) < 1e-5

@@ -13,14 +13,14 @@ from torch import Tensor, nn
 
 from hubless.errors import ClientFailed
 from hubless.simulate.evaluate import Evaluation
-from hubless.simulate.job import Work, to_tensors
+from hubless.simulate.job import Job, to_tensors
 from hubless.simulate.ways.plain import Plain
 from hubless.simulate.ways.schedule import lay_out
 from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD, Adam, AdamW
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from tests.simulate.worlds import CPU, Fragile, cohort_of, furthest, mlp, people, trained, work
+from tests.simulate.worlds import CPU, Fragile, cohort_of, furthest, job_of, mlp, people, trained
 
 Theirs = Callable[..., torch.optim.Optimizer]
 
@@ -42,7 +42,7 @@ BY_HAND: dict[str, tuple[Recipe, Theirs]] = {
 }
 
 
-def _by_hand(job: Work, clients: list[int], theirs: Theirs) -> tuple[Tensor, list[float]]:
+def _by_hand(job: Job, clients: list[int], theirs: Theirs) -> tuple[Tensor, list[float]]:
     """McMahan's algorithm 1 as a loop over clients, on the same batches."""
     cohort = cohort_of(clients, job.population)
     total = torch.zeros(job.layout.size)
@@ -73,7 +73,7 @@ def _by_hand(job: Work, clients: list[int], theirs: Theirs) -> tuple[Tensor, lis
 @pytest.mark.parametrize("name", BY_HAND)
 def test_it_is_the_loop_one_would_write_by_hand(name: str) -> None:
     recipe, theirs = BY_HAND[name]
-    job = work(Task(mlp()), people(), recipe)
+    job = job_of(Task(mlp()), people(), recipe)
     clients = [0, 1, 3, 6, 9]
     total, losses = _by_hand(job, clients, theirs)
     learned = trained(job, clients, 0)
@@ -84,7 +84,7 @@ def test_it_is_the_loop_one_would_write_by_hand(name: str) -> None:
 @pytest.mark.parametrize("lanes", [0, 3])
 def test_fedsgd_is_one_step_on_everybodys_data_together(lanes: int) -> None:
     population = people((7, 1, 0, 80, 3))
-    job = work(Task(mlp()), population, Recipe(SGD(0.5), epochs=1, batch=None))
+    job = job_of(Task(mlp()), population, Recipe(SGD(0.5), epochs=1, batch=None))
     module = copy.deepcopy(job.task.module)
     x, y = (torch.from_numpy(population.columns[name]) for name in ("x", "y"))
     nn.functional.cross_entropy(module(x), y).backward()
@@ -96,7 +96,7 @@ def test_fedsgd_is_one_step_on_everybodys_data_together(lanes: int) -> None:
 def test_fedprox_stays_closer_to_where_it_began_the_larger_mu_is() -> None:
     moved = []
     for mu in (0.0, 0.5, 2.0):
-        job = work(Task(mlp()), people(), Recipe(SGD(0.2), batch=2, epochs=5, proximal=mu))
+        job = job_of(Task(mlp()), people(), Recipe(SGD(0.2), batch=2, epochs=5, proximal=mu))
         start = job.layout.flatten(job.task.module)
         learned = trained(job, [3, 6], 0)
         assert learned.total is not None
@@ -107,7 +107,7 @@ def test_fedprox_stays_closer_to_where_it_began_the_larger_mu_is() -> None:
 def test_what_a_client_draws_does_not_depend_on_who_trains_before_it() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
-    job = work(Task(module), people(), Recipe(SGD(0.1), batch=4))
+    job = job_of(Task(module), people(), Recipe(SGD(0.1), batch=4))
     together = trained(job, [0, 3, 6], 0, each=True).each
     alone = trained(job, [6], 0, each=True).each
     assert together is not None
@@ -118,7 +118,7 @@ def test_what_a_client_draws_does_not_depend_on_who_trains_before_it() -> None:
 def test_running_statistics_are_averaged_like_params() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
-    job = work(Task(module), people((8, 4, 12)), Recipe(SGD(0.1), batch=4))
+    job = job_of(Task(module), people((8, 4, 12)), Recipe(SGD(0.1), batch=4))
     learned = trained(job, [0, 1, 2], 0)
     each = trained(job, [0, 1, 2], 0, each=True).each
     assert learned.total is not None
@@ -132,7 +132,7 @@ def test_running_statistics_are_averaged_like_params() -> None:
 def test_a_failing_client_is_named_and_its_error_kept_with_its_traceback() -> None:
     population = people((4, 4, 4))
     population.columns["x"][population.rows_of(1)] += 1000
-    job = work(Task(Fragile(), cross_entropy), population, Recipe(SGD(0.1), batch=4))
+    job = job_of(Task(Fragile(), cross_entropy), population, Recipe(SGD(0.1), batch=4))
     with pytest.raises(
         ClientFailed, match=r"client 1 failed in round 3.*that is too much"
     ) as caught:
@@ -149,7 +149,7 @@ def test_a_failing_client_is_named_and_its_error_kept_with_its_traceback() -> No
 
 
 def test_it_trains_also_where_gradients_are_switched_off() -> None:
-    job = work(Task(mlp()), people(), Recipe(SGD(0.1), batch=4))
+    job = job_of(Task(mlp()), people(), Recipe(SGD(0.1), batch=4))
     with torch.no_grad():
         learned = trained(job, [0, 3], 0)
     assert torch.equal(learned.total, trained(job, [0, 3], 0).total)
@@ -182,7 +182,7 @@ class Viewing(Reshaping):
 def test_convolutions_train_and_are_tested_as_they_would_be_by_hand(
     kind: type[Reshaping],
 ) -> None:
-    job = work(Task(kind()), people(), Recipe(SGD(0.1, momentum=0.9), batch=4, epochs=2))
+    job = job_of(Task(kind()), people(), Recipe(SGD(0.1, momentum=0.9), batch=4, epochs=2))
     total, _ = _by_hand(job, [0, 3, 6], lambda p: torch.optim.SGD(p, 0.1, momentum=0.9))
     assert furthest(trained(job, [0, 3, 6], 0).total, total) < 1e-5
     module = copy.deepcopy(job.task.module)
@@ -197,7 +197,7 @@ def test_convolutions_train_and_are_tested_as_they_would_be_by_hand(
 def test_only_a_module_that_can_take_it_is_laid_out_for_speed() -> None:
     found = []
     for kind in (Reshaping, Viewing):
-        job = work(Task(kind()), people(), Recipe(SGD(0.1), batch=4))
+        job = job_of(Task(kind()), people(), Recipe(SGD(0.1), batch=4))
         plain = Plain(job, to_tensors(job.population, job.task.columns, CPU), CPU)
         found.append(plain.module.get_parameter("seen.weight").is_contiguous())
     assert found == [False, True]

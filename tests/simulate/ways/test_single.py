@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 
 from hubless.errors import TaskError
-from hubless.simulate.engine.executor import LocalExecutor, Plan
-from hubless.simulate.job import Cohort, Learned, Work, to_tensors
+from hubless.simulate.engine.executor import LocalExecutor, Setup
+from hubless.simulate.job import Cohort, Job, Learned, to_tensors
 from hubless.simulate.ways import tiers
 from hubless.simulate.ways.single import Single, take_single_step
 from hubless.simulate.ways.tiers import Tiers
 from hubless.train.optimizers import SGD, Adam, Slots
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from tests.simulate.worlds import CPU, cohort_of, furthest, mlp, people, trained, twins, work
+from tests.simulate.worlds import CPU, cohort_of, furthest, job_of, mlp, people, trained, twins
 
 SIZES = (3, 40, 1, 0, 12, 5, 400, 9, 2, 2, 7, 1, 30, 16)
 """400 examples of a client are more than are looked at at a time."""
@@ -38,11 +38,11 @@ def _always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tiers, "_WORTH", np.inf)
 
 
-def job(recipe: Recipe) -> Work:
-    return work(Task(mlp()), people(SIZES), recipe)
+def job(recipe: Recipe) -> Job:
+    return job_of(Task(mlp()), people(SIZES), recipe)
 
 
-def tiered(this: Work, *, each: bool = False) -> Learned:
+def tiered(this: Job, *, each: bool = False) -> Learned:
     data = to_tensors(this.population, this.task.columns, CPU)
     start = this.layout.flatten(this.task.module)
     return Tiers(this, data, CPU, 3).run(start, cohort_of(EVERYBODY, this.population), each=each)
@@ -113,7 +113,7 @@ def test_two_steps_are_not_one() -> None:
 def test_a_second_cohort_starts_from_its_own_params() -> None:
     this = job(ADD_UP["momentum"])
     runner = LocalExecutor(this, CPU)
-    runner.adopt(Plan(3))
+    runner.adopt(Setup(3))
     start = this.layout.flatten(this.task.module)
     cohort = cohort_of(EVERYBODY, this.population)
     first = runner.run(start, cohort).total
@@ -125,7 +125,7 @@ def test_a_second_cohort_starts_from_its_own_params() -> None:
 def test_dropout_is_drawn_anew_in_every_round_and_the_same_twice() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
-    this = work(Task(module), people(SIZES), ADD_UP["sgd"])
+    this = job_of(Task(module), people(SIZES), ADD_UP["sgd"])
     single = Single(this, to_tensors(this.population, this.task.columns, CPU), CPU, 64)
     start = this.layout.flatten(module)
     first, again, later = (
@@ -138,7 +138,7 @@ def test_dropout_is_drawn_anew_in_every_round_and_the_same_twice() -> None:
 def test_parts_of_a_cohort_draw_apart() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(4, 16), nn.Dropout(0.5), nn.Linear(16, 3))
-    this = work(Task(module), twins(), ADD_UP["sgd"])
+    this = job_of(Task(module), twins(), ADD_UP["sgd"])
     single = Single(this, to_tensors(this.population, this.task.columns, CPU), CPU, 64)
     start = this.layout.flatten(module)
     one, other = (
@@ -158,7 +158,7 @@ def test_no_more_examples_are_looked_at_at_a_time_than_lanes_would(
             looked.append(len(input))
             return super().forward(input)
 
-    this = work(Task(Counting(4, 3)), people((400, 150)), Recipe(SGD(0.1), batch=None))
+    this = job_of(Task(Counting(4, 3)), people((400, 150)), Recipe(SGD(0.1), batch=None))
     data = to_tensors(this.population, this.task.columns, CPU)
     single = Single(this, data, CPU, examples)
     looked.clear()
@@ -170,7 +170,7 @@ def test_no_more_examples_are_looked_at_at_a_time_than_lanes_would(
 def test_a_loss_that_is_not_finite_is_that_of_its_client() -> None:
     population = people(SIZES)
     population.columns["x"][population.rows_of(4)] = np.nan
-    losses = tiered(work(Task(mlp()), population, ADD_UP["sgd"])).losses
+    losses = tiered(job_of(Task(mlp()), population, ADD_UP["sgd"])).losses
     assert [i for i in EVERYBODY if not torch.isfinite(losses[i])] == [4]
 
 
@@ -188,7 +188,7 @@ def test_who_takes_a_single_step_is_run_apart_where_that_is_worth_it(
     monkeypatch.undo()
     cases = {(5,) * 40: 1, (60,) * 40: 0, (5,) * 40 + (60,): 1, (60,) * 40 + (5,): 0}
     for sizes, apart in cases.items():
-        this = work(Task(mlp()), people(sizes), ADD_UP["sgd"])
+        this = job_of(Task(mlp()), people(sizes), ADD_UP["sgd"])
         data = to_tensors(this.population, this.task.columns, CPU)
         groups = Tiers(this, data, CPU, 4)._groups(np.array(sizes), each=False)
         assert sum(isinstance(running, Single) for running, _ in groups) == apart

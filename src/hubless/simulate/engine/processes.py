@@ -22,7 +22,7 @@ from torch import Tensor
 
 from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine.executor import LocalExecutor
-from hubless.simulate.job import Cohort, Ints, Learned, Work
+from hubless.simulate.job import Cohort, Ints, Job, Learned
 from hubless.simulate.ways.schedule import deal
 from hubless.simulate.ways.single import take_single_step
 
@@ -35,15 +35,15 @@ class Processes:
     def __init__(self, executor: LocalExecutor, processes: int) -> None:
         self.executor, self.processes = executor, processes
         self.device = executor.device
-        size = executor.work.layout.size
+        size = executor.job.layout.size
         self._params = _shared(size)
         self._workers = [_Worker(executor, self._params, size) for _ in range(processes - 1)]
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params, each process its share of the steps."""
         self._params.copy_(params)
-        alone = self.executor.plan.lanes == 0
-        parts = split(self.executor.work, cohort.clients, self.processes, alone=alone)
+        alone = self.executor.setup.lanes == 0
+        parts = split(self.executor.job, cohort.clients, self.processes, alone=alone)
         shares = [cohort.part(part) for part in parts]
         for worker, share in zip(self._workers, shares[1:], strict=True):
             worker.send(share, each)
@@ -161,15 +161,15 @@ class _Failure:
         self.error = ClientFailed(f"{error}\nIn a worker process:\n{text}", client, round)
 
 
-def split(work: Work, clients: Ints, parts: int, *, alone: bool = False) -> list[Ints]:
+def split(job: Job, clients: Ints, parts: int, *, alone: bool = False) -> list[Ints]:
     """Positions in the cohort for each worker, with about as much to do.
 
     That is the number of steps, since lanes fill short batches up; or that of examples where
     clients run alone, or all in one, and a short batch takes less.
     """
-    offsets = work.population.offsets
+    offsets = job.population.offsets
     sizes = offsets[clients + 1] - offsets[clients]
-    recipe = work.recipe
+    recipe = job.recipe
     by_examples = alone or bool(take_single_step(sizes[sizes > 0], recipe).all())
     part, _ = deal(recipe.examples_for(sizes) if by_examples else recipe.steps_for(sizes), parts)
     return [np.flatnonzero(part == i) for i in range(parts)]

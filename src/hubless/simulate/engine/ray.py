@@ -16,11 +16,11 @@ import torch
 from torch import Tensor
 
 from hubless.errors import ClientFailed, HublessError
-from hubless.simulate.engine.executor import LocalExecutor, Plan
+from hubless.simulate.engine.executor import LocalExecutor, Setup
 from hubless.simulate.engine.machine import Local
 from hubless.simulate.engine.memory import keep_freed
 from hubless.simulate.engine.processes import merge, split
-from hubless.simulate.job import Cohort, Engine, Learned, Work
+from hubless.simulate.job import Cohort, Engine, Job, Learned
 
 logger = logging.getLogger("hubless")
 _MOST_DEATHS = 3
@@ -41,9 +41,9 @@ class Ray:
     lanes: int | Literal["auto"] = "auto"
     compiled: bool | Literal["auto"] = "auto"
 
-    def start(self, work: Work, cohort: int, rounds: int) -> Engine:
-        """Workers for this work; how they run is measured on the first of them."""
-        return RayEngine(self, work, cohort, rounds)
+    def start(self, job: Job, cohort: int, rounds: int) -> Engine:
+        """Workers for this job; how they run is measured on the first of them."""
+        return RayEngine(self, job, cohort, rounds)
 
 
 class RayEngine:
@@ -51,14 +51,14 @@ class RayEngine:
 
     device = torch.device("cpu")
 
-    def __init__(self, wanted: Ray, work: Work, cohort: int, rounds: int) -> None:
+    def __init__(self, wanted: Ray, job: Job, cohort: int, rounds: int) -> None:
         # no usage reports: nothing is sent anywhere without being asked for
         os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
         try:
             import ray
         except ImportError as error:
             raise HublessError("Ray is not installed: pip install 'hubless[ray]'") from error
-        self._ray, self._wanted, self._work = ray, wanted, work
+        self._ray, self._wanted, self._job = ray, wanted, job
         self._own = not ray.is_initialized()
         if self._own:
             ray.init(
@@ -68,22 +68,24 @@ class RayEngine:
                 log_to_driver=False,
                 logging_level=logging.ERROR,
             )
-        self._shared = ray.put(work)
+        self._shared = ray.put(job)
         self._actor = ray.remote(num_cpus=wanted.cpus, num_gpus=wanted.gpus)(_Worker)
         self._workers: list[Any] = [self._actor.remote(self._shared) for _ in range(wanted.workers)]
         local = Local(wanted.lanes, wanted.compiled, processes=1)
         share = max(1, cohort // wanted.workers)
         self._deaths = 0
-        self.plan: Plan = self._ask(0, lambda worker: worker.choose.remote(local, share, rounds))()
+        self.setup: Setup = self._ask(
+            0, lambda worker: worker.choose.remote(local, share, rounds)
+        )()
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params, each worker its share of the steps."""
         shared = self._ray.put(params.cpu().numpy())
-        alone = self.plan.lanes == 0
-        parts = split(self._work, cohort.clients, len(self._workers), alone=alone)
+        alone = self.setup.lanes == 0
+        parts = split(self._job, cohort.clients, len(self._workers), alone=alone)
         shares = [cohort.part(part) for part in parts]
         answers = [
-            self._ask(i, partial(_train, shared, self.plan, share, each), share.round + 1)
+            self._ask(i, partial(_train, shared, self.setup, share, each), share.round + 1)
             for i, share in enumerate(shares)
         ]
         try:
@@ -128,7 +130,7 @@ class RayEngine:
         )
 
     def describe(self) -> Mapping[str, Any]:
-        return {**asdict(self.plan), "workers": len(self._workers), "device": "ray"}
+        return {**asdict(self.setup), "workers": len(self._workers), "device": "ray"}
 
     def close(self) -> None:
         for worker in self._workers:
@@ -138,8 +140,8 @@ class RayEngine:
             self._ray.shutdown()
 
 
-def _train(shared: Any, plan: Plan, share: Cohort, each: bool, worker: Any) -> Any:
-    return worker.run.remote(shared, plan, share, each)
+def _train(shared: Any, setup: Setup, share: Cohort, each: bool, worker: Any) -> Any:
+    return worker.run.remote(shared, setup, share, each)
 
 
 def _learned(arrays: tuple[Any, ...]) -> Learned:
@@ -152,20 +154,20 @@ def _learned(arrays: tuple[Any, ...]) -> Learned:
 class _Worker:
     """One actor: an executor over the whole population, of which it trains what it is sent."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, job: Job) -> None:
         torch.set_num_threads(1)
         keep_freed()
         device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-        self._executor = LocalExecutor(work, device)
+        self._executor = LocalExecutor(job, device)
 
-    def choose(self, local: Local, cohort: int, rounds: int) -> Plan:
-        """How the work is run fastest here."""
-        return local.plan(self._executor, cohort, rounds)
+    def choose(self, local: Local, cohort: int, rounds: int) -> Setup:
+        """How the job is run fastest here."""
+        return local.choose(self._executor, cohort, rounds)
 
-    def run(self, params: Any, plan: Plan, share: Cohort, each: bool) -> tuple[Any, ...]:
+    def run(self, params: Any, setup: Setup, share: Cohort, each: bool) -> tuple[Any, ...]:
         """Train a share of the cohort."""
-        if plan != self._executor.plan:
-            self._executor.adopt(plan)
+        if setup != self._executor.setup:
+            self._executor.adopt(setup)
         start = torch.tensor(params, device=self._executor.device)
         learned = self._executor.run(start, share, each=each)
         arrays = (learned.total, learned.each, learned.losses, learned.values)

@@ -17,8 +17,8 @@ import torch
 import hubless
 from hubless.data.sources.base import cache_folder
 from hubless.select.custom import without_addresses
-from hubless.simulate.engine.executor import LocalExecutor, Plan
-from hubless.simulate.job import Cohort, Ints, Running, Work
+from hubless.simulate.engine.executor import LocalExecutor, Setup
+from hubless.simulate.job import Cohort, Ints, Job, Running
 from hubless.simulate.ways.schedule import CHUNK, programs
 from hubless.simulate.ways.single import take_single_step
 from hubless.train.layers.factored import factorable
@@ -53,20 +53,20 @@ class Tuning:
     ) -> None:
         self.executor, self.wanted = executor, wanted
         self.cohort, self.rounds, self.processes = cohort, rounds, processes
-        work = executor.work
-        self.params = work.layout.flatten(work.task.module).to(executor.device)
-        self.clients = _sample(work, max(cohort, 4))
-        offsets = work.population.offsets
+        job = executor.job
+        self.params = job.layout.flatten(job.task.module).to(executor.device)
+        self.clients = _sample(job, max(cohort, 4))
+        offsets = job.population.offsets
         self.sizes = offsets[self.clients + 1] - offsets[self.clients]
-        self.steps = work.recipe.steps_for(self.sizes)
+        self.steps = job.recipe.steps_for(self.sizes)
         self.share = -(-cohort // processes)
 
-    def best(self) -> Plan:
-        """The fastest plan for a run as long as this one."""
+    def best(self) -> Setup:
+        """The fastest setup for a run as long as this one."""
         lanes, seconds = self._lane_count()
-        best, dual = Plan(lanes, False, self.processes), self._dual_lanes()
+        best, dual = Setup(lanes, False, self.processes), self._dual_lanes()
         if dual:
-            best, seconds = self._better(best, seconds, Plan(dual, False, self.processes, True))
+            best, seconds = self._better(best, seconds, Setup(dual, False, self.processes, True))
         total = seconds * self.cohort * self.rounds / self.processes
         compiled = self.wanted.compiled
         if compiled == "auto":
@@ -77,14 +77,14 @@ class Tuning:
         options = [max(lanes, 1)] if device == "cuda" or self.wanted.lanes != "auto" else [1]
         if device == "cpu" and self.wanted.lanes == "auto" and self._cpu_lanes() > 1:
             options.append(self._cpu_lanes())
-        candidates = [Plan(option, True, self.processes) for option in options]
+        candidates = [Setup(option, True, self.processes) for option in options]
         if dual:
-            candidates.append(Plan(dual, True, self.processes, True))
+            candidates.append(Setup(dual, True, self.processes, True))
         for candidate in candidates:
             best, seconds = self._better(best, seconds, candidate)
         return best
 
-    def _better(self, best: Plan, seconds: float, candidate: Plan) -> tuple[Plan, float]:
+    def _better(self, best: Setup, seconds: float, candidate: Setup) -> tuple[Setup, float]:
         """Of the best so far and a candidate the faster one, and its seconds per client."""
         taken = self._measure(candidate)
         return (candidate, taken) if taken is not None and taken < seconds else (best, seconds)
@@ -92,10 +92,10 @@ class Tuning:
     def _lane_count(self) -> tuple[int, float]:
         """The best number of lanes without compiling, and its seconds per client."""
         if self.wanted.lanes != "auto":
-            taken = self._measure(Plan(self.wanted.lanes))
+            taken = self._measure(Setup(self.wanted.lanes))
             return self.wanted.lanes, taken or 1.0
         device = self.executor.device.type
-        best, seconds = 0, self._measure(Plan(0), most=1 if device == "cuda" else 0)
+        best, seconds = 0, self._measure(Setup(0), most=1 if device == "cuda" else 0)
         seconds = seconds or float("inf")
         if self.executor.alone:
             logger.warning("one client at a time: %s", self.executor.alone)
@@ -103,12 +103,12 @@ class Tuning:
         counts = {min(count, self.cohort) for count in _LANE_COUNTS}
         if device == "cpu":
             counts = {self._cpu_lanes(), self._cpu_lanes(self._factorable())}
-            if not take_single_step(self.sizes, self.executor.work.recipe).any():
+            if not take_single_step(self.sizes, self.executor.job.recipe).any():
                 # one lane is no more than running plainly
                 counts.discard(1)
         # from many lanes to few, for as long as fewer are no slower
         for lanes in sorted(counts, reverse=True):
-            taken = self._measure(Plan(lanes))
+            taken = self._measure(Setup(lanes))
             if taken is None:
                 continue
             if taken > seconds:
@@ -116,27 +116,27 @@ class Tuning:
             best, seconds = lanes, taken
         return best, seconds
 
-    def _measure(self, plan: Plan, most: int = 0) -> float | None:
+    def _measure(self, setup: Setup, most: int = 0) -> float | None:
         """Seconds per client run like this, or None where it cannot be done."""
         long = self.steps.min() >= _MANY_STEPS
-        count = most or (max(plan.lanes, 1) if long else max(2 * plan.lanes, 4))
+        count = most or (max(setup.lanes, 1) if long else max(2 * setup.lanes, 4))
         if self.steps.max() > 2 * self.steps.min():
             # a few of very unequal clients say little about how a whole share packs
             count = max(count, self.share)
         clients = self.clients[:count]
         cohort = Cohort(0, clients, np.full(len(clients), 1 / len(clients)))
         try:
-            running = self.executor.build(plan)
+            running = self.executor.build(setup)
             running.run(self.params, cohort)
             taken = self._timed(running, cohort)
         except Exception as error:
-            if plan.lanes == 0:
+            if setup.lanes == 0:
                 raise
             reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else ""
             logger.warning(
                 "not run in %d lanes%s: %s: %s",
-                plan.lanes,
-                " compiled" if plan.compiled else "",
+                setup.lanes,
+                " compiled" if setup.compiled else "",
                 type(error).__name__,
                 reason,
             )
@@ -163,19 +163,19 @@ class Tuning:
         """How many programs may have to be compiled: for unequal clients on a GPU, several."""
         if self.sizes.min() == self.sizes.max() or self.executor.device.type == "cpu":
             return 1
-        return len(programs(self.executor.work.recipe.batch or CHUNK, lanes))
+        return len(programs(self.executor.job.recipe.batch or CHUNK, lanes))
 
     def _factorable(self) -> int:
         """How many params lanes that are not compiled need not keep one by one."""
-        work = self.executor.work
-        module = work.task.module
-        layers = factorable(module, work.recipe, work.most_steps)
+        job = self.executor.job
+        module = job.task.module
+        layers = factorable(module, job.recipe, job.most_steps)
         return sum(module.get_parameter(f"{name}.weight").numel() for name in layers)
 
     def _cpu_lanes(self, spared: int = 0) -> int:
         """So many that their params, but for those spared, fit in the cache, and none idles."""
         busy = int(self.share * self.steps.mean() // max(self.steps.max(), 1))
-        fitting = _CACHE_BYTES // (4 * max(self.executor.work.layout.size - spared, 1))
+        fitting = _CACHE_BYTES // (4 * max(self.executor.job.layout.size - spared, 1))
         most = max(1, min(busy, _MOST_CPU_LANES, fitting))
         return -(-self.share // -(-self.share // most))
 
@@ -185,7 +185,7 @@ class Tuning:
             return 0
         if self.wanted.lanes != "auto":
             return self.wanted.lanes
-        weight = self.executor.work.task.module.get_parameter(task.module.sight.weight)
+        weight = self.executor.job.task.module.get_parameter(task.module.dual.weight)
         moved = task.module.get_parameter(task.module.moved_name)
         lanes = self._cpu_lanes(weight.numel() - moved.numel())
         return lanes if lanes > 1 else 0
@@ -201,9 +201,9 @@ class Tuning:
         return False
 
 
-def _sample(work: Work, count: int) -> Ints:
+def _sample(job: Job, count: int) -> Ints:
     """A few clients with data, to measure on."""
-    population = work.population
+    population = job.population
     picked = np.random.default_rng(0).choice(
         len(population), min(4 * count, len(population)), replace=False
     )
@@ -228,35 +228,35 @@ class Note:
     """
 
     def __init__(self, executor: LocalExecutor, wanted: Local, cohort: int, rounds: int) -> None:
-        work = executor.work
+        job = executor.job
         device = executor.device
         name = torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu"
         about = [
-            str(work.task.module),
-            [(p.name, p.shape) for p in work.layout.places],
-            without_addresses(work.recipe),
-            [_code(work.task.loss), _code(work.task.prepare)],
-            sorted({_code(type(part).forward) for part in work.task.module.modules()}),
+            str(job.task.module),
+            [(p.name, p.shape) for p in job.layout.places],
+            without_addresses(job.recipe),
+            [_code(job.task.loss), _code(job.task.prepare)],
+            sorted({_code(type(part).forward) for part in job.task.module.modules()}),
             {n: [str(c.dtype), c.shape[1:]] for n, c in executor.data.items()},
             [name, os.cpu_count(), torch.__version__, hubless.__version__],
             [repr(wanted), cohort, rounds, _RULES],
             # equal clients are run otherwise than unequal ones
-            [len(work.population), work.population.examples, int(work.population.sizes.max())],
+            [len(job.population), job.population.examples, int(job.population.sizes.max())],
         ]
         self._key = hashlib.blake2b(repr(about).encode(), digest_size=12).hexdigest()
-        self._path = cache_folder("plans") / f"{self._key}.json"
+        self._path = cache_folder("setups") / f"{self._key}.json"
 
-    def read(self) -> Plan | None:
+    def read(self) -> Setup | None:
         try:
-            return Plan(**json.loads(self._path.read_text()))
+            return Setup(**json.loads(self._path.read_text()))
         except (OSError, ValueError, TypeError):
             return None
 
-    def write(self, plan: Plan) -> None:
+    def write(self, setup: Setup) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
             staged = self._path.with_suffix(f".{os.getpid()}")
-            staged.write_text(json.dumps(asdict(plan)))
+            staged.write_text(json.dumps(asdict(setup)))
             staged.replace(self._path)
         except OSError as error:
             logger.info("what was measured could not be remembered: %s", error)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from hubless.simulate.job import Cohort, Ints, Learned, Work
+from hubless.simulate.job import Cohort, Ints, Job, Learned
 from hubless.simulate.ways.lanes import Lanes
 from hubless.train.layers.dual import GIVEN, DualTask
 from hubless.train.layers.products import product
@@ -23,11 +23,11 @@ _REMEMBERED = 256 << 20
 
 
 class Dual:
-    """Trains clients as lanes do; `task` is the work's own with a layer in dual coordinates."""
+    """Trains clients as lanes do; `task` is the job's own with a layer in dual coordinates."""
 
     def __init__(
         self,
-        work: Work,
+        job: Job,
         data: Mapping[str, Tensor],
         device: torch.device,
         lanes: int,
@@ -35,14 +35,14 @@ class Dual:
         *,
         compiled: bool = False,
     ) -> None:
-        self.work, self.data = work, data
-        self._sight = task.module.sight
-        self._inner = replace(work, task=task)
+        self.job, self.data = job, data
+        self._layer = task.module.dual
+        self._inner = replace(job, task=task)
         places = {place.name: place for place in self._inner.layout.places}
         self._moved = places[task.module.moved_name]
         self._lanes = Lanes(self._inner, {}, device, lanes, compiled=compiled, gathered=True)
         # no lane idles that need not
-        weight = work.task.module.get_parameter(self._sight.weight)
+        weight = job.task.module.get_parameter(self._layer.weight)
         each = self._inner.layout.size + self._moved.shape[0] * weight.shape[1]
         self._at_once = max(_AT_ONCE // each // lanes, 1) * lanes
         self._products: dict[int, Tensor] = {}
@@ -67,10 +67,10 @@ class Dual:
             yield cohort.part(np.arange(start, min(start + self._at_once, count)))
 
     def _run(self, params: Tensor, cohort: Cohort, each: bool) -> Learned:
-        work, arrays = self.work, self.work.layout.named(params)
-        rows, sizes = work.rows_of(cohort.clients)
+        job, arrays = self.job, self.job.layout.named(params)
+        rows, sizes = job.rows_of(cohort.clients)
         if not len(rows):
-            nothing = torch.zeros(len(sizes) if each else 1, work.layout.size)
+            nothing = torch.zeros(len(sizes) if each else 1, job.layout.size)
             total, kept = (None, nothing) if each else (nothing[0], None)
             return Learned(total, kept, torch.zeros(len(sizes)))
         owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -78,8 +78,8 @@ class Dual:
         place = torch.from_numpy(np.arange(len(rows)) - first[owner])
         chosen = torch.from_numpy(rows)
         batch = {name: column.index_select(0, chosen) for name, column in self.data.items()}
-        seen = work.task.prepared(batch)[self._sight.column].flatten(1)
-        weight = arrays[self._sight.weight]
+        seen = job.task.prepared(batch)[self._layer.column].flatten(1)
+        weight = arrays[self._layer.weight]
         given = (product(seen, weight), self._rows(seen, cohort.clients, sizes, first), place)
         self._lanes.look_at({**batch, **dict(zip(GIVEN, given, strict=True))})
         learned = self._lanes.run(self._start(arrays), cohort, each=True)
@@ -94,10 +94,10 @@ class Dual:
         if len(steps) > len(seen):
             # what is beyond a client's examples is nobody's
             steps = steps[torch.from_numpy(owner) * self._moved.shape[0] + place]
-        total = torch.empty(work.layout.size)
+        total = torch.empty(job.layout.size)
         others = self._inner.layout.named(weights @ come_to)
-        for name, array in work.layout.named(total).items():
-            if name == self._sight.weight:
+        for name, array in job.layout.named(total).items():
+            if name == self._layer.weight:
                 found = product(steps.t(), seen.t())
                 torch.add(found, weight, alpha=float(weights.sum()), out=array)
             else:
@@ -116,11 +116,11 @@ class Dual:
         self, kept: Tensor, weight: Tensor, moved: Tensor, seen: Tensor, sizes: Ints, first: Ints
     ) -> Tensor:
         """Every client's params, written out."""
-        whole = torch.zeros(len(sizes), self.work.layout.size)
+        whole = torch.zeros(len(sizes), self.job.layout.size)
         others = {place.name: place for place in self._inner.layout.places}
-        for place in self.work.layout.places:
+        for place in self.job.layout.places:
             into = whole[:, place.start : place.stop]
-            if place.name != self._sight.weight:
+            if place.name != self._layer.weight:
                 there = others[f"module.{place.name}"]
                 into.copy_(kept[:, there.start : there.stop])
                 continue

@@ -16,7 +16,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from hubless.simulate.job import Cohort, Learned, Work
+from hubless.simulate.job import Cohort, Job, Learned
 from hubless.simulate.ways.graphs import Graphs
 from hubless.simulate.ways.schedule import Floats, Ints, Schedule, lay_out, ticks_of
 from hubless.simulate.ways.step import seed_draws
@@ -55,7 +55,7 @@ class Lanes:
 
     def __init__(
         self,
-        work: Work,
+        job: Job,
         data: Mapping[str, Tensor],
         device: torch.device,
         lanes: int,
@@ -63,33 +63,33 @@ class Lanes:
         compiled: bool = False,
         gathered: bool = False,
     ) -> None:
-        self.work, self.device = work, device
+        self.job, self.device = job, device
         self.lanes, self.compiled, self.gathered = lanes, compiled, gathered
         self.look_at(data)
-        self._global = torch.zeros(work.layout.size, device=device)
+        self._global = torch.zeros(job.layout.size, device=device)
         if compiled:
-            self._tick = Tick.shared(work, device, lanes)
+            self._tick = Tick.shared(job, device, lanes)
         elif gathered:
             # there is nothing yet to try factors on
-            self._tick = Tick(work, device, lanes)
+            self._tick = Tick(job, device, lanes)
         else:
-            weights = work.layout.named(self._global)
-            self._tick = Tick(work, device, lanes, weights, work.sample(self.data, 4))
+            weights = job.layout.named(self._global)
+            self._tick = Tick(job, device, lanes, weights, job.sample(self.data, 4))
         self._factors = self._tick.factors
         apart = {f"{factor.name}.weight" for factor in self._factors}
-        places = work.layout.trained
+        places = job.layout.trained
         self._stacked = [i for i, place in enumerate(places) if place.name not in apart]
         places = tuple(places[i] for i in self._stacked)
         zeros = [torch.zeros(lanes, *place.shape, device=device) for place in places]
-        optimizer = work.recipe.optimizer
+        optimizer = job.recipe.optimizer
         self._params = zeros
         self._slots = fresh_slots(optimizer, zeros)
-        self._sums = [torch.zeros_like(p) for p in zeros] if work.recipe.batch is None else []
+        self._sums = [torch.zeros_like(p) for p in zeros] if job.recipe.batch is None else []
         self._losses = torch.zeros(lanes, device=device)
-        views = work.layout.views(self._global)
+        views = job.layout.views(self._global)
         self._anchors = [views[i] for i in self._stacked]
-        constants = work.layout.places[len(work.layout.trained) :]
-        buffers, values = dict(self._tick.module.named_buffers()), work.layout.named(self._global)
+        constants = job.layout.places[len(job.layout.trained) :]
+        buffers, values = dict(self._tick.module.named_buffers()), job.layout.named(self._global)
         self._buffers = [(buffers[place.name], values[place.name]) for place in constants]
         self._lr = torch.tensor(optimizer.lr, device=device)
         self._programs: dict[tuple[int, bool, int], Callable[..., None]] = {}
@@ -108,26 +108,26 @@ class Lanes:
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
-        work = self.work
+        job = self.job
         schedule = lay_out(
-            work.population,
+            job.population,
             cohort.clients,
-            work.recipe,
+            job.recipe,
             self.lanes,
-            work.seed,
+            job.seed,
             cohort.drawn,
             gathered=self.gathered,
         )
-        seed_draws(cohort.key(work.seed, "lanes", self.lanes), self.device)
-        with torch.no_grad(), tf32(work.recipe.precision != "float32"):
+        seed_draws(cohort.key(job.seed, "lanes", self.lanes), self.device)
+        with torch.no_grad(), tf32(job.recipe.precision != "float32"):
             self._global.copy_(params)
             for buffer, value in self._buffers:
                 buffer.copy_(value)
-            self._lr.fill_(work.recipe.lr(cohort.round))
+            self._lr.fill_(job.recipe.lr(cohort.round))
             return self._follow(schedule, cohort, each)
 
     def _follow(self, schedule: Schedule, cohort: Cohort, each: bool) -> Learned:
-        layout, clients = self.work.layout, len(cohort.clients)
+        layout, clients = self.job.layout, len(cohort.clients)
         flows = self._flows and not each
         orders = self._orders(schedule.padded(_FLOW) if flows else schedule, cohort)
         total = torch.zeros(layout.size, device=self.device)
@@ -153,7 +153,7 @@ class Lanes:
         )
         weights = np.append(cohort.weights, 0.0).astype(np.float32)[schedule.client]
         # a client's params wait for the last part of a step; what an idle lane holds is nobody's
-        masks = (schedule.step == 0).any(1) & (self.work.recipe.batch is None)
+        masks = (schedule.step == 0).any(1) & (self.job.recipe.batch is None)
         return _Orders(schedule, rows, shares, step, weights, masks)
 
     def _go(
@@ -187,7 +187,7 @@ class Lanes:
     def _flow(self, orders: _Orders, totals: Sequence[Tensor], losses: Tensor) -> None:
         """Take all steps, clients beginning and ending on the way."""
         schedule = orders.schedule
-        masked, width = self.work.recipe.batch is None, schedule.rows.shape[2]
+        masked, width = self.job.recipe.batch is None, schedule.rows.shape[2]
         program = self._tick.compiled(_FLOW, masked, width, flowing=True)
         begins = torch.from_numpy(schedule.begins)
         weights = torch.from_numpy(np.where(schedule.ends, orders.weights, np.float32(0.0)))
@@ -261,12 +261,12 @@ class Lanes:
         """Put what lanes have come to where each client's params are kept."""
         arrays = dict(zip(self._stacked, self._params, strict=True))
         arrays.update({self._place(factor): factor.each() for factor in self._factors})
-        for i, place in enumerate(self.work.layout.trained):
+        for i, place in enumerate(self.job.layout.trained):
             learned = arrays[i].reshape(self.lanes, -1)
             kept[:, place.start : place.stop].index_copy_(0, receiving, learned)
 
     def _place(self, factor: Factors) -> int:
-        names = [place.name for place in self.work.layout.trained]
+        names = [place.name for place in self.job.layout.trained]
         return names.index(f"{factor.name}.weight")
 
     def _plan_calls(self) -> tuple[list[int], bool]:
@@ -276,8 +276,8 @@ class Lanes:
         """
         if not self.compiled or self.device.type == "cuda":
             return [1], False
-        sizes = self.work.population.sizes
-        times = np.bincount(ticks_of(sizes[sizes > 0], self.work.recipe), minlength=1)
+        sizes = self.job.population.sizes
+        times = np.bincount(ticks_of(sizes[sizes > 0], self.job.recipe), minlength=1)
         usual, alike = int(times.argmax()), float(times.max() / max(times.sum(), 1))
         flows = self.lanes > 1 and alike < _ALIKE
         if alike > 0.5 and 0 < usual <= _LONGEST_UNROLL:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from hubless.errors import ClientFailed
 from hubless.rng import keys
-from hubless.simulate.job import Cohort, Learned, Work
+from hubless.simulate.job import Cohort, Job, Learned
 from hubless.simulate.ways.schedule import Schedule, lay_out
 from hubless.simulate.ways.step import autocast, channels_last, descend, seed_draws
 from hubless.train.layers.precision import tf32
@@ -20,46 +20,46 @@ from hubless.train.optimizers import fresh_slots
 class Plain:
     """One lane, eager: breakpoints work, and an error names its client."""
 
-    def __init__(self, work: Work, data: Mapping[str, Tensor], device: torch.device) -> None:
-        self.work, self.data, self.device = work, dict(data), device
-        self.module = copy.deepcopy(work.task.module).to(device).train()
+    def __init__(self, job: Job, data: Mapping[str, Tensor], device: torch.device) -> None:
+        self.job, self.data, self.device = job, dict(data), device
+        self.module = copy.deepcopy(job.task.module).to(device).train()
         if channels_last(self.module) and not self._runs():
             channels_last(self.module, wanted=False)
         arrays = {**dict(self.module.named_parameters()), **dict(self.module.named_buffers())}
-        self.arrays = [arrays[place.name] for place in work.layout.places]
-        self.trained = self.arrays[: len(work.layout.trained)]
-        shared = {place.name for place in work.layout.places}
+        self.arrays = [arrays[place.name] for place in job.layout.places]
+        self.trained = self.arrays[: len(job.layout.trained)]
+        shared = {place.name for place in job.layout.places}
         # what clients do not share each finds as it was, too: counters, of batches seen
         own = [b for name, b in self.module.named_buffers() if name not in shared]
         self._counters = [(buffer, buffer.clone()) for buffer in own]
-        self._global = torch.zeros(work.layout.size, device=device)
-        self.anchors = work.layout.views(self._global)
+        self._global = torch.zeros(job.layout.size, device=device)
+        self.anchors = job.layout.views(self._global)
 
     def _runs(self) -> bool:
         """Whether the module can be run as it is, tried on a copy."""
         try:
             with torch.no_grad(), torch.random.fork_rng():
-                few = self.work.sample(self.data, 2)
-                self.work.task.losses(copy.deepcopy(self.module), few)
+                few = self.job.sample(self.data, 2)
+                self.job.task.losses(copy.deepcopy(self.module), few)
         except Exception:
             return False
         return True
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
-        work, layout, clients = self.work, self.work.layout, len(cohort.clients)
+        job, layout, clients = self.job, self.job.layout, len(cohort.clients)
         self._global.copy_(params)
-        schedule = lay_out(work.population, cohort.clients, work.recipe, 1, work.seed, cohort.drawn)
+        schedule = lay_out(job.population, cohort.clients, job.recipe, 1, job.seed, cohort.drawn)
         total = torch.zeros(layout.size, device=self.device)
         totals = layout.views(total)
         kept = torch.zeros(clients, layout.size, device=self.device) if each else None
         losses = torch.zeros(clients, device=self.device)
         # on its own stream each, so that what a client draws depends neither on who went before
         # it nor on which worker it runs on
-        seeds = keys(work.seed, "client", cohort.drawn, cohort.clients) >> 1
-        lr = torch.tensor(work.recipe.lr(cohort.round), device=self.device)
+        seeds = keys(job.seed, "client", cohort.drawn, cohort.clients) >> 1
+        lr = torch.tensor(job.recipe.lr(cohort.round), device=self.device)
         # wherever this is called from, and whatever an interrupt has left behind
-        with torch.enable_grad(), tf32(work.recipe.precision == "tf32"):
+        with torch.enable_grad(), tf32(job.recipe.precision == "tf32"):
             for start, stop in schedule.stretches():
                 i = int(schedule.client[start, 0])
                 seed_draws(int(seeds[i]), self.device)
@@ -96,7 +96,7 @@ class Plain:
 
     def _train(self, schedule: Schedule, start: int, stop: int, lr: Tensor) -> Tensor:
         """One client's steps, from the global params."""
-        work, recipe, trained = self.work, self.work.recipe, self.trained
+        job, recipe, trained = self.job, self.job.recipe, self.trained
         self._begin()
         slots = fresh_slots(recipe.optimizer, trained)
         lost = torch.zeros((), device=self.device)
@@ -111,7 +111,7 @@ class Plain:
         for i in range(stop - start):
             batch = {name: column[rows[i, : counts[i]]] for name, column in self.data.items()}
             with autocast(recipe, self.device):
-                total = work.task.losses(self.module, batch).sum()
+                total = job.task.losses(self.module, batch).sum()
             for parameter in trained:
                 parameter.grad = None
             (total * shares[i]).backward()

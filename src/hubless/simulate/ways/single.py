@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from hubless.errors import TaskError
-from hubless.simulate.job import Cohort, Ints, Learned, Work
+from hubless.simulate.job import Cohort, Ints, Job, Learned
 from hubless.simulate.ways.graphs import Graphs
 from hubless.simulate.ways.plain import Plain
 from hubless.simulate.ways.step import autocast, descend, repeatable, seed_draws
@@ -45,10 +45,10 @@ class Single:
     """Trains clients who take a single step, about so many examples at a time."""
 
     def __init__(
-        self, work: Work, data: Mapping[str, Tensor], device: torch.device, examples: int
+        self, job: Job, data: Mapping[str, Tensor], device: torch.device, examples: int
     ) -> None:
-        self.work, self.data, self.device = work, dict(data), device
-        self._plain = Plain(work, data, device)
+        self.job, self.data, self.device = job, dict(data), device
+        self._plain = Plain(job, data, device)
         most = min(max(examples, _LEAST), _MOST.get(device.type, 256))
         self._chunk = 1 << (most.bit_length() - 1)
         self._lost = torch.zeros(self._chunk, device=device)
@@ -62,12 +62,12 @@ class Single:
         """Train a cohort from these params."""
         if each:
             raise TaskError("what each client comes to is not told apart where they are one")
-        work, plain = self.work, self._plain
-        recipe, weight = work.recipe, float(cohort.weights.sum())
-        rows, sizes = work.rows_of(cohort.clients)
+        job, plain = self.job, self._plain
+        recipe, weight = job.recipe, float(cohort.weights.sum())
+        rows, sizes = job.rows_of(cohort.clients)
         owner = np.repeat(np.arange(len(sizes)), sizes)
         counts = (cohort.weights / (weight or 1.0) / np.maximum(sizes, 1))[owner]
-        seed_draws(cohort.key(work.seed, "single"), self.device)
+        seed_draws(cohort.key(job.seed, "single"), self.device)
         plain.start(params)
         losses = torch.zeros(len(sizes), device=self.device)
         with tf32(recipe.precision != "float32"):
@@ -84,8 +84,8 @@ class Single:
             slots = fresh_slots(recipe.optimizer, trained)
             anchors = plain.anchors[: len(trained)]
             descend(recipe, trained, self._gradients, slots, anchors, step, lr, masked=False)
-            total = torch.zeros(work.layout.size, device=self.device)
-            torch._foreach_add_(work.layout.views(total), plain.arrays, alpha=weight)
+            total = torch.zeros(job.layout.size, device=self.device)
+            torch._foreach_add_(job.layout.views(total), plain.arrays, alpha=weight)
         return Learned(total, None, losses)
 
     def _look(self, rows: Ints, counts: NDArray[np.float32]) -> Tensor:
@@ -108,8 +108,8 @@ class Single:
     def _program(self, width: int) -> Callable[..., None]:
         def program(rows: Tensor, counts: Tensor) -> None:
             batch = {name: column[rows] for name, column in self.data.items()}
-            with self._order(), torch.enable_grad(), autocast(self.work.recipe, self.device):
-                losses = self.work.task.losses(self._plain.module, batch)
+            with self._order(), torch.enable_grad(), autocast(self.job.recipe, self.device):
+                losses = self.job.task.losses(self._plain.module, batch)
                 (losses * counts).sum().backward()  # type: ignore[no-untyped-call]
             self._lost[:width].copy_(losses.detach())
 

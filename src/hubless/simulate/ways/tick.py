@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.weak import WeakIdKeyDictionary
 
-from hubless.simulate.job import Work
+from hubless.simulate.job import Job
 from hubless.simulate.ways.step import descend, lane_gradient, repeatable
 from hubless.train.layers.factored import FactoredLinear, Factors, factored
 from hubless.train.layers.vectorise import vectorised
@@ -36,42 +36,42 @@ class Tick:
 
     def __init__(
         self,
-        work: Work,
+        job: Job,
         device: torch.device,
         lanes: int,
         weights: Mapping[str, Tensor] | None = None,
         examples: Batch | None = None,
     ) -> None:
-        self.recipe = work.recipe
-        module = work.task.module
+        self.recipe = job.recipe
+        module = job.task.module
         twin = vectorised(module, device) if lanes > 1 else copy.deepcopy(module)
         self.module = twin.to(device).train()
         self.factors: list[Factors] = []
         if lanes > 1 and weights is not None and examples is not None:
-            self.factors = _factors(work, self.module, lanes, weights, examples)
+            self.factors = _factors(job, self.module, lanes, weights, examples)
         apart = {f"{factor.name}.weight" for factor in self.factors}
-        places = [place for place in work.layout.trained if place.name not in apart]
+        places = [place for place in job.layout.trained if place.name not in apart]
         names = [place.name for place in places]
         names += [f"{factor.name}.nudge" for factor in self.factors]
-        self._halved = [_is_halved(self.module, place, work.recipe) for place in places]
+        self._halved = [_is_halved(self.module, place, job.recipe) for place in places]
         # of its own, or what is kept with a task would keep the task
-        task = replace(work.task, module=self.module)
-        self._gradient = lane_gradient(task, work.recipe, self.module, names, lanes, self.factors)
+        task = replace(job.task, module=self.module)
+        self._gradient = lane_gradient(task, job.recipe, self.module, names, lanes, self.factors)
         self._device = device
         self._compiled: dict[tuple[int, bool, int, bool], Steps] = {}
 
     @classmethod
-    def shared(cls, work: Work, device: torch.device, lanes: int) -> Tick:
+    def shared(cls, job: Job, device: torch.device, lanes: int) -> Tick:
         """The same for all engines that run a task like this, so that it is compiled once."""
-        ticks, module = _TICKS.setdefault(work.task, {}), work.task.module
+        ticks, module = _TICKS.setdefault(job.task, {}), job.task.module
         try:
-            key = (_of_a_step(work.recipe), _but_for_numbers(module), device, lanes)
+            key = (_of_a_step(job.recipe), _but_for_numbers(module), device, lanes)
             tick = ticks.setdefault(key, None)
         except Exception:
             # an optimizer or a module that cannot be told from others, for whatever reason
-            return cls(work, device, lanes)
+            return cls(job, device, lanes)
         if tick is None:
-            ticks[key] = tick = cls(work, device, lanes)
+            ticks[key] = tick = cls(job, device, lanes)
         tick.refresh(module)
         return tick
 
@@ -174,10 +174,10 @@ _TICKS: MutableMapping[Task, dict[Hashable, Tick | None]] = WeakIdKeyDictionary(
 
 
 def _factors(
-    work: Work, module: nn.Module, lanes: int, weights: Mapping[str, Tensor], examples: Batch
+    job: Job, module: nn.Module, lanes: int, weights: Mapping[str, Tensor], examples: Batch
 ) -> list[Factors]:
     """Layers that need no weight per lane, because clients take few steps."""
-    most = work.most_steps
+    most = job.most_steps
     return [
         Factors(
             cast(FactoredLinear, module.get_submodule(name)),
@@ -185,9 +185,9 @@ def _factors(
             weights[f"{name}.weight"],
             lanes,
             most,
-            work.recipe.batch or 1,
+            job.recipe.batch or 1,
         )
-        for name in factored(module, work.task, work.recipe, most, examples)
+        for name in factored(module, job.task, job.recipe, most, examples)
     ]
 
 

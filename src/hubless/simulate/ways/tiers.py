@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from hubless.simulate.job import Cohort, Ints, Learned, Running, Work
+from hubless.simulate.job import Cohort, Ints, Job, Learned, Running
 from hubless.simulate.ways.dual import Dual
 from hubless.simulate.ways.lanes import Lanes
 from hubless.simulate.ways.schedule import CHUNK, Costs, cost_in_one, tiers
@@ -31,7 +31,7 @@ class Tiers:
 
     def __init__(
         self,
-        work: Work,
+        job: Job,
         data: Mapping[str, Tensor],
         device: torch.device,
         lanes: int,
@@ -39,14 +39,14 @@ class Tiers:
         compiled: bool = False,
         dual: DualTask | None = None,
     ) -> None:
-        self.work, self.data, self.device = work, data, device
+        self.job, self.data, self.device = job, data, device
         self.lanes, self.compiled, self.dual = lanes, compiled, dual
         self._of: dict[int, Running] = {}
         self._single: Single | None = None
 
     def run(self, params: Tensor, cohort: Cohort, *, each: bool = False) -> Learned:
         """Train a cohort from these params."""
-        offsets = self.work.population.offsets
+        offsets = self.job.population.offsets
         sizes = offsets[cohort.clients + 1] - offsets[cohort.clients]
         groups = self._groups(sizes, each)
         if len(groups) == 1:
@@ -70,7 +70,7 @@ class Tiers:
 
     def _groups(self, sizes: Ints, each: bool) -> list[tuple[Running, Ints]]:
         """Who is run on what."""
-        recipe = self.work.recipe
+        recipe = self.job.recipe
         parts, cost = self._tiers(sizes)
         single = np.flatnonzero(take_single_step(sizes, recipe))
         if len(single) and not each:
@@ -89,20 +89,20 @@ class Tiers:
         ):
             # compiling for another number of lanes takes longer than it saves, and products that
             # are remembered would be remembered for each
-            cost = Costs(sizes, self.work.recipe, full=self.compiled).of(self.lanes)
+            cost = Costs(sizes, self.job.recipe, full=self.compiled).of(self.lanes)
             return [(self.lanes, np.arange(len(sizes)))], cost
-        return tiers(sizes, self.work.recipe, self.lanes, coarse=self.compiled)
+        return tiers(sizes, self.job.recipe, self.lanes, coarse=self.compiled)
 
     def _in_one(self) -> Single:
         if self._single is None:
             # no more examples at a time than all lanes have
-            examples = self.lanes * (self.work.recipe.batch or CHUNK)
-            self._single = Single(self.work, self.data, self.device, examples)
+            examples = self.lanes * (self.job.recipe.batch or CHUNK)
+            self._single = Single(self.job, self.data, self.device, examples)
         return self._single
 
     def _on(self, lanes: int) -> Running:
         if lanes not in self._of:
-            given = (self.work, self.data, self.device, lanes)
+            given = (self.job, self.data, self.device, lanes)
             if self.dual is None:
                 self._of[lanes] = Lanes(*given, compiled=self.compiled)
             else:

@@ -31,10 +31,10 @@ GIVEN = tuple(f"dual {leaf}" for leaf in _LEAVES)
 
 
 @dataclass(frozen=True)
-class Sight:
+class DualLayer:
     """A linear layer, and the column that it is called on."""
 
-    layer: str
+    name: str
     column: str
 
     @property
@@ -44,7 +44,7 @@ class Sight:
 
     def within(self, leaf: str) -> str:
         """The name of what the layer has, which may be the whole module."""
-        return f"{self.layer}.{leaf}" if self.layer else leaf
+        return f"{self.name}.{leaf}" if self.name else leaf
 
 
 class DualLinear(nn.Linear):
@@ -68,11 +68,11 @@ class DualModule(nn.Module):
     All params but that layer's weight have their names, behind `module.`
     """
 
-    def __init__(self, module: nn.Module, sight: Sight, examples: int) -> None:
+    def __init__(self, module: nn.Module, dual: DualLayer, examples: int) -> None:
         super().__init__()
-        self.module, self.sight = copy.deepcopy(module), sight
-        self.moved_name = f"module.{sight.within('moved')}"
-        layer = cast(nn.Linear, self.module.get_submodule(sight.layer))
+        self.module, self.dual = copy.deepcopy(module), dual
+        self.moved_name = f"module.{dual.within('moved')}"
+        layer = cast(nn.Linear, self.module.get_submodule(dual.name))
         moved = layer.weight.new_zeros(examples, layer.out_features)
         layer.__class__ = DualLinear
         layer.register_parameter("weight", None)
@@ -81,7 +81,7 @@ class DualModule(nn.Module):
             layer.register_buffer(leaf, torch.zeros(1), persistent=False)
 
     def forward(self, *inputs: Any, in_dual: tuple[Tensor, ...], **named: Any) -> Any:
-        given = dict(zip(map(self.sight.within, _LEAVES), in_dual, strict=True))
+        given = dict(zip(map(self.dual.within, _LEAVES), in_dual, strict=True))
         return functional_call(self.module, given, inputs, named)
 
 
@@ -91,10 +91,10 @@ class DualTask(Task):
     module: DualModule
 
     @classmethod
-    def of(cls, task: Task, sight: Sight, examples: int) -> DualTask:
+    def of(cls, task: Task, dual: DualLayer, examples: int) -> DualTask:
         """The same task, for clients of so many examples at most."""
         parts = {field.name: getattr(task, field.name) for field in fields(task)}
-        return cls(**{**parts, "module": DualModule(task.module, sight, examples)})
+        return cls(**{**parts, "module": DualModule(task.module, dual, examples)})
 
     def output(self, module: Callable[..., Any], batch: Batch) -> Any:
         given = tuple(batch[name] for name in GIVEN)
@@ -105,7 +105,7 @@ class DualTask(Task):
         return {**super().prepared(others), **{name: batch[name] for name in GIVEN}}
 
 
-def dual_layer(task: Task, recipe: Recipe, batch: Batch, examples: int) -> Sight | None:
+def dual_layer(task: Task, recipe: Recipe, batch: Batch, examples: int) -> DualLayer | None:
     """The largest layer to train in dual coordinates where clients have so many examples at most.
 
     It is called once, on a column as it was prepared, and has no fewer inputs than clients have
@@ -132,9 +132,9 @@ def dual_layer(task: Task, recipe: Recipe, batch: Batch, examples: int) -> Sight
     for _, name in sorted(linear, reverse=True):
         column = _column_seen(name, task, module, batch)
         if column is not None and is_used_once(module, name, task, batch):
-            sight = Sight(name, column)
+            dual = DualLayer(name, column)
             # a weight of two names has a place under one of them only
-            return sight if sight.weight in named else None
+            return dual if dual.weight in named else None
     return None
 
 

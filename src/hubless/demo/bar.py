@@ -8,7 +8,7 @@ import time
 _WIDTH = 24
 
 
-class Progress:
+class Bar:
     """Shows how far something is; on anything but a terminal only every few seconds."""
 
     def __init__(self, label: str, total: int, every: float = 5.0) -> None:
