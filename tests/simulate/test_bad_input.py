@@ -11,7 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from hubless.data.population import Population
-from hubless.errors import ClientFailed, DataError, Diverged, SelectionError, TaskError
+from hubless.errors import (
+    ClientFailed,
+    DataError,
+    Diverged,
+    HublessError,
+    SelectionError,
+    TaskError,
+)
 from hubless.events import Ended, Event
 from hubless.simulate.callbacks import Checkpoint
 from hubless.simulate.engine.machine import Local
@@ -257,7 +264,7 @@ def test_an_error_while_saving_at_the_end_still_closes_the_engine(tmp_path: Any)
     with pytest.raises(Diverged):
         ran.run(rounds=1)
     assert isinstance(said[-1], Ended)
-    with pytest.raises(RuntimeError, match="only during run"):
+    with pytest.raises(HublessError, match="only during run"):
         ran.engine  # noqa: B018
 
 

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from hubless.data.population import Population
-from hubless.errors import DataError
+from hubless.errors import DataError, HublessError
 from hubless.events import Ended, Event, Started, Trained
 from hubless.select.uniform import Uniform
 from hubless.simulate.engine.machine import Local
@@ -327,7 +327,7 @@ def test_a_run_that_fails_says_so() -> None:
         ran.run(rounds=3)
     assert isinstance(said[-1], Ended)
     assert said[-1].reason == "failed"
-    with pytest.raises(RuntimeError, match="runs only during run"):
+    with pytest.raises(HublessError, match="runs only during run"):
         ran.engine  # noqa: B018
 
 
@@ -371,7 +371,7 @@ def test_within_a_block_one_engine_serves_every_run() -> None:
         engine = parts.engine
         parts.run(rounds=4)
         assert parts.engine is engine
-    with pytest.raises(RuntimeError, match="only during run"):
+    with pytest.raises(HublessError, match="only during run"):
         parts.engine  # noqa: B018
     assert torch.equal(whole.flat, parts.flat)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hubless.errors import ParamsError
+from hubless.errors import ParamsError, StrategyError
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedasync import FedAsync
 from hubless.strategy.fedavg import FedAvg
@@ -217,7 +217,7 @@ def test_weights_are_shares_for_any_number_of_examples(
 def test_an_argument_that_makes_no_sense_is_refused_when_it_is_given(
     make: Callable[[], object], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(StrategyError, match=message):
         make()
 
 
@@ -232,7 +232,7 @@ def test_a_weighting_that_gives_no_weights_is_named(bad: object) -> None:
 
     parts = FedAvg()
     strategy = Strategy(Broken(), parts.reducer, parts.optimizer)  # type: ignore[arg-type]
-    with pytest.raises(ParamsError, match=r"weighting Broken\(\) must give 2 finite weights"):
+    with pytest.raises(StrategyError, match=r"weighting Broken\(\) must give 2 finite weights"):
         strategy.weights([1, 1], [0, 0])
 
 

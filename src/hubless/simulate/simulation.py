@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hubless.data.index import in_turn
 from hubless.data.population import Population
-from hubless.errors import DataError, Diverged, SelectionError
+from hubless.errors import DataError, Diverged, HublessError, SelectionError
 from hubless.events import Ended, Events, Listener, Started, to_file
 from hubless.rng import stream
 from hubless.select.custom import without_addresses
@@ -152,7 +152,7 @@ class Simulation:
     def engine(self) -> Engine:
         """What trains cohorts; it is started with the first round."""
         if self._engine is None:
-            raise RuntimeError("the engine runs only during run()")
+            raise HublessError("the engine runs only during run()")
         return self._engine
 
     @property
