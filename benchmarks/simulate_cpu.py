@@ -22,7 +22,7 @@ import numpy as np
 from torch import nn
 
 import hubless
-from hubless.simulate.engine import LocalExecutor
+from hubless.simulate.engine.executor import LocalExecutor
 
 PEERS = Path(__file__).resolve().parent / "peers"
 sys.path.insert(0, str(PEERS))

@@ -29,8 +29,8 @@ import hubless
 from hubless.data import iid
 from hubless.data.sources import cifar10
 from hubless.errors import Diverged
-from hubless.simulate.engine import LocalExecutor, Plan
-from hubless.simulate.work import Cohort, Work
+from hubless.simulate.engine.executor import LocalExecutor, Setup
+from hubless.simulate.job import Cohort, Job
 from hubless.study.results import Watch
 from hubless.train.losses import accuracy, cross_entropy
 
@@ -106,15 +106,15 @@ def client_step_us(
     columns = {k: rng.integers(1, words, (rows, length)) for k in ("x", "y")}
     people = hubless.Population(columns, np.arange(0, rows + 1, batch * steps))
     keyword = {"input_ids": "x"} if name == "bert" else ("x",)
-    work = Work(
+    job = Job(
         hubless.Task(module, cross_entropy, inputs=keyword),
         hubless.Recipe(hubless.SGD(0.1), batch=batch, precision="tf32"),
         people,
         0,
     )
-    executor = LocalExecutor(work, DEVICE)
-    executor.adopt(Plan(lanes, compiled))
-    params = work.layout.flatten(module).to(DEVICE)
+    executor = LocalExecutor(job, DEVICE)
+    executor.adopt(Setup(lanes, compiled))
+    params = job.layout.flatten(module).to(DEVICE)
     few = min(clients, lanes or 4)
     cohort = Cohort(0, np.arange(few), np.full(few, 1 / few))
     started = time.perf_counter()

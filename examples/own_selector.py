@@ -11,7 +11,7 @@ import torch
 
 import hubless
 from hubless.select import Roster, Selector, selector
-from hubless.simulate.clock import lognormal
+from hubless.simulate.times import lognormal
 from hubless.train.losses import accuracy
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 import hubless
-from hubless.simulate.clock import lognormal
+from hubless.simulate.times import lognormal
 from hubless.train.losses import accuracy
 
 TARGET = 0.93

@@ -13,12 +13,12 @@ if TYPE_CHECKING:
     from hubless.simulate.callbacks import BestModel as BestModel
     from hubless.simulate.callbacks import Checkpoint as Checkpoint
     from hubless.simulate.callbacks import EarlyStop as EarlyStop
-    from hubless.simulate.clock import Buffered as Buffered
-    from hubless.simulate.clock import Devices as Devices
-    from hubless.simulate.clock import Pace as Pace
-    from hubless.simulate.engine import Local as Local
-    from hubless.simulate.ray import Ray as Ray
+    from hubless.simulate.engine.machine import Local as Local
+    from hubless.simulate.engine.ray import Ray as Ray
     from hubless.simulate.simulation import Simulation as Simulation
+    from hubless.simulate.times import Buffered as Buffered
+    from hubless.simulate.times import Devices as Devices
+    from hubless.simulate.times import Pace as Pace
     from hubless.strategy.base import Strategy as Strategy
     from hubless.strategy.fedadagrad import FedAdagrad as FedAdagrad
     from hubless.strategy.fedadam import FedAdam as FedAdam
@@ -42,9 +42,9 @@ _HOMES = {
     "Adam": "hubless.train.optimizers",
     "AdamW": "hubless.train.optimizers",
     "BestModel": "hubless.simulate.callbacks",
-    "Buffered": "hubless.simulate.clock",
+    "Buffered": "hubless.simulate.times",
     "Checkpoint": "hubless.simulate.callbacks",
-    "Devices": "hubless.simulate.clock",
+    "Devices": "hubless.simulate.times",
     "EarlyStop": "hubless.simulate.callbacks",
     "FedAdagrad": "hubless.strategy.fedadagrad",
     "FedAdam": "hubless.strategy.fedadam",
@@ -57,10 +57,10 @@ _HOMES = {
     "FedYogi": "hubless.strategy.fedyogi",
     "Federation": "hubless.federate.federation",
     "HublessError": "hubless.errors",
-    "Local": "hubless.simulate.engine",
-    "Pace": "hubless.simulate.clock",
+    "Local": "hubless.simulate.engine.machine",
+    "Pace": "hubless.simulate.times",
     "Population": "hubless.data.population",
-    "Ray": "hubless.simulate.ray",
+    "Ray": "hubless.simulate.engine.ray",
     "Recipe": "hubless.train.recipe",
     "SGD": "hubless.train.optimizers",
     "Simulation": "hubless.simulate.simulation",

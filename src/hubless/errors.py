@@ -6,6 +6,8 @@ HublessError
 ├── TaskError               a model, loss, metric or recipe that cannot be trained as given
 ├── SelectionError          a selector that was asked for, or gave, something impossible
 │   └── Shortage            more clients were asked for than can be picked
+├── StrategyError           a strategy whose settings or weights make no sense
+├── PrivacyError            a mechanism, cost, budget or report that makes no sense
 ├── ClientFailed            one simulated client's training raised
 │   └── Diverged            its loss or params are no longer finite
 ├── StoreError              a store said no, or nothing
@@ -72,6 +74,14 @@ class Shortage(SelectionError):
     def __init__(self, message: str, eligible: Sequence[int]) -> None:
         super().__init__(message, eligible)
         self.eligible = eligible
+
+
+class StrategyError(HublessError):
+    """A strategy's settings make no sense, or what its weighting gave."""
+
+
+class PrivacyError(HublessError):
+    """A mechanism, a cost, a budget or a report makes no sense."""
 
 
 class ClientFailed(HublessError):

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from hubless.demo.fleet import HORIZONS, SELECTORS, Found, _learned
+from hubless.demo.fleet import HORIZONS, SELECTORS, Score, _learned
 from hubless.demo.sites import SITES, VICTIM, _of_victim
 
 
@@ -45,7 +45,7 @@ def test_the_demo_simulates_federates_and_reports(tmp_path: Path) -> None:
 def test_what_was_learned_follows_from_the_table() -> None:
     accuracies = {"uniform": (0.8, 0.7), "activity": (0.9, 0.8), "active": (0.95, 0.95)}
     found = [
-        Found(name, horizon, value, value - 0.1, value, 1)
+        Score(name, horizon, value, value - 0.1, value, 1)
         for name, values in accuracies.items()
         for horizon, value in zip(HORIZONS, values, strict=True)
     ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from hubless.errors import PrivacyError
 from hubless.privacy.accounting import Cost, composed
 from hubless.privacy.ledger import Ledger
 from hubless.privacy.mechanisms import Count, Gaussian, Laplace, SparseVector
@@ -117,7 +118,7 @@ def test_restoring_forgets_what_was_before() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(ValueError, match="a budget is an epsilon above 0"):
+    with pytest.raises(PrivacyError, match="a budget is an epsilon above 0"):
         Ledger(3, budget=0.0)
-    with pytest.raises(ValueError, match="delta is a probability"):
+    with pytest.raises(PrivacyError, match="delta is a probability"):
         Ledger(3, delta=1.0)

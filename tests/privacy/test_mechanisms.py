@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from hubless.errors import DataError
+from hubless.errors import DataError, PrivacyError
 from hubless.privacy.ledger import Floats, Ledger
 from hubless.privacy.mechanisms import Additive, Count, Gaussian, Laplace, SparseVector
 
@@ -207,9 +207,9 @@ def test_what_cannot_be_hidden_is_refused() -> None:
     for mechanism in (Laplace(1.0, 5.0), SparseVector(Gaussian(1.0, 5.0), 1.0, 3.0)):
         with pytest.raises(DataError, match="client 7 has no value to report"):
             mechanism.report(np.array([2, 7]), np.array([1.0, math.nan]), ledger, rng)
-        with pytest.raises(ValueError, match="there twice"):
+        with pytest.raises(PrivacyError, match="there twice"):
             mechanism.report(np.array([2, 2]), np.array([1.0, 1.0]), ledger, rng)
-        with pytest.raises(ValueError, match="1 clients cannot report 2 values"):
+        with pytest.raises(PrivacyError, match="1 clients cannot report 2 values"):
             mechanism.report(np.array([2]), np.array([1.0, 1.0]), ledger, rng)
     for value in (-1.0, 1.5, math.inf, math.nan):
         with pytest.raises(DataError, match="client 4 counts"):
@@ -230,5 +230,5 @@ def test_what_cannot_be_hidden_is_refused() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(ValueError, match="above 0 and finite"):
+    with pytest.raises(PrivacyError, match="above 0 and finite"):
         make()

@@ -22,8 +22,8 @@ from hubless.privacy.mechanisms import Gaussian
 from hubless.select.activity import Activity
 from hubless.select.roster import Ints, Roster
 from hubless.select.uniform import Uniform
-from hubless.simulate.clock import Buffered, Devices, constant, lognormal
 from hubless.simulate.simulation import Simulation
+from hubless.simulate.times import Buffered, Devices, constant, lognormal
 from hubless.strategy.base import Strategy, Weighting
 from hubless.strategy.fedasync import FedAsync
 from hubless.strategy.fedbuff import FedBuff

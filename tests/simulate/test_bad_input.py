@@ -11,11 +11,18 @@ import torch
 from torch import Tensor, nn
 
 from hubless.data.population import Population
-from hubless.errors import ClientFailed, DataError, Diverged, SelectionError, TaskError
+from hubless.errors import (
+    ClientFailed,
+    DataError,
+    Diverged,
+    HublessError,
+    SelectionError,
+    TaskError,
+)
 from hubless.events import Ended, Event
 from hubless.simulate.callbacks import Checkpoint
-from hubless.simulate.clock import Buffered, Clock, Devices, Pace, constant
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
+from hubless.simulate.times import Buffered, Devices, Pace, VirtualClock, constant
 from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -257,7 +264,7 @@ def test_an_error_while_saving_at_the_end_still_closes_the_engine(tmp_path: Any)
     with pytest.raises(Diverged):
         ran.run(rounds=1)
     assert isinstance(said[-1], Ended)
-    with pytest.raises(RuntimeError, match="only during run"):
+    with pytest.raises(HublessError, match="only during run"):
         ran.engine  # noqa: B018
 
 
@@ -294,7 +301,7 @@ BAD_PACES: list[tuple[str, Callable[[], object]]] = [
     ('adding is "deltas" or "params", not', lambda: Buffered(adding="gradients")),
     (
         "speed must be finite and above 0 for every client",
-        lambda: Clock(Devices(speed=constant(-1)), 3, 4, 0),
+        lambda: VirtualClock(Devices(speed=constant(-1)), 3, 4, 0),
     ),
 ]
 

@@ -26,9 +26,9 @@ from hubless.select.roster import Ints, Roster
 from hubless.select.uniform import Uniform
 from hubless.simulate import checkpoint
 from hubless.simulate.callbacks import Checkpoint
-from hubless.simulate.clock import Buffered, Devices, Pace, constant, uniform
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
+from hubless.simulate.times import Buffered, Devices, Pace, constant, uniform
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedasync import FedAsync
 from hubless.strategy.fedavg import FedAvg

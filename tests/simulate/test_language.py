@@ -13,15 +13,16 @@ import torch
 pytest.importorskip("transformers")
 
 from hubless.data.population import Population
-from hubless.simulate.engine import Local, LocalExecutor, Plan
+from hubless.simulate.engine.executor import LocalExecutor, Setup
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.evaluate import Evaluation
 from hubless.simulate.simulation import Simulation
-from hubless.train.language import Size, classification, masked_lm, next_word
 from hubless.train.optimizers import SGD, Adam
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from hubless.train.tokens import SPECIAL, Vocabulary
-from tests.simulate.worlds import CPU, PLAIN, UNEQUAL, cohort_of, furthest, trained, work
+from hubless.train.text.language import Size, classification, masked_lm, next_word
+from hubless.train.text.tokens import SPECIAL, Vocabulary
+from tests.simulate.worlds import CPU, PLAIN, UNEQUAL, cohort_of, furthest, job_of, trained
 
 WORDS = Vocabulary.of([*SPECIAL, *(f"w{i}" for i in range(27))])
 SMALL = Size(width=8, layers=2, heads=2, longest=8)
@@ -55,7 +56,7 @@ RECIPES: dict[str, Recipe] = {
 @pytest.mark.parametrize("recipe", RECIPES)
 @pytest.mark.parametrize("task", TASKS)
 def test_texts_train_in_lanes_as_they_do_alone(task: str, recipe: str) -> None:
-    job = work(TASKS[task](), _people(), RECIPES[recipe])
+    job = job_of(TASKS[task](), _people(), RECIPES[recipe])
     alone = trained(job, EVERYBODY, 0)
     assert alone.total is not None and torch.isfinite(alone.total).all()
     assert furthest(alone.total, job.layout.flatten(job.task.module)) > 1e-2
@@ -67,22 +68,22 @@ def test_texts_train_in_lanes_as_they_do_alone(task: str, recipe: str) -> None:
 
 @pytest.mark.parametrize("task", TASKS)
 def test_each_clients_own_model_is_the_same_too(task: str) -> None:
-    job = work(TASKS[task](), _people(), RECIPES["sgd"])
+    job = job_of(TASKS[task](), _people(), RECIPES["sgd"])
     alone, together = (trained(job, EVERYBODY, lanes, each=True).each for lanes in (0, 4))
     assert furthest(alone, together) < 1e-5
 
 
 @pytest.mark.parametrize("task", TASKS)
 def test_in_bfloat16_lanes_stay_close(task: str) -> None:
-    exact = trained(work(TASKS[task](), _people(), RECIPES["sgd"]), EVERYBODY, 0).total
-    job = work(TASKS[task](), _people(), Recipe(SGD(0.2), batch=4, precision="bfloat16"))
+    exact = trained(job_of(TASKS[task](), _people(), RECIPES["sgd"]), EVERYBODY, 0).total
+    job = job_of(TASKS[task](), _people(), Recipe(SGD(0.2), batch=4, precision="bfloat16"))
     assert 0 < furthest(exact, trained(job, EVERYBODY, 3).total) < 5e-3
 
 
 def test_clients_of_texts_of_nothing_change_nothing() -> None:
     population = _people((3, 5, 4))
     columns = {**population.columns, "ids": np.full_like(population.columns["ids"], WORDS.pad)}
-    job = work(TASKS["masked"](), Population(columns, population.offsets), RECIPES["sgd"])
+    job = job_of(TASKS["masked"](), Population(columns, population.offsets), RECIPES["sgd"])
     for lanes in (0, 2):
         assert furthest(trained(job, [0, 1, 2], lanes).total, _start(job)) < 1e-6
 
@@ -93,11 +94,11 @@ def _start(job: Any) -> torch.Tensor:
 
 
 def test_words_hidden_afresh_are_the_same_twice_and_others_in_every_round() -> None:
-    job = work(masked_lm(WORDS, SMALL, dropout=0.1), _people(), RECIPES["sgd"])
+    job = job_of(masked_lm(WORDS, SMALL, dropout=0.1), _people(), RECIPES["sgd"])
     start = _start(job)
     for lanes in (0, 3):
         executor = LocalExecutor(job, CPU)
-        executor.adopt(Plan(lanes))
+        executor.adopt(Setup(lanes))
         first, again, later = (
             executor.run(start, cohort_of(EVERYBODY, job.population, round)).total
             for round in (0, 0, 1)
@@ -108,7 +109,7 @@ def test_words_hidden_afresh_are_the_same_twice_and_others_in_every_round() -> N
 
 def test_a_test_asks_for_the_same_words_whatever_was_drawn_before_and_whoever_is_asked() -> None:
     people, task = _people(), masked_lm(WORDS, SMALL)
-    params = _start(work(task, people, RECIPES["sgd"]))
+    params = _start(job_of(task, people, RECIPES["sgd"]))
     torch.manual_seed(0)
     once = Evaluation(task, people, CPU).values(params)
     torch.manual_seed(1)
@@ -125,7 +126,7 @@ def test_lanes_can_be_compiled_as_one_graph(monkeypatch: pytest.MonkeyPatch) -> 
     """As far as that can be seen without waiting for a compiler."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))
     task = masked_lm(WORDS, Size(8, 1, 2, 8), share=0.3, dynamic=False)
-    job = work(task, _people((4, 3, 4)), RECIPES["sgd"])
+    job = job_of(task, _people((4, 3, 4)), RECIPES["sgd"])
     alone = trained(job, [0, 1, 2], 0)
     assert furthest(alone.total, trained(job, [0, 1, 2], 3, compiled=True).total) < 1e-5
 

@@ -13,15 +13,15 @@ import torch
 from torch import nn
 
 from hubless.data.population import Population
-from hubless.errors import DataError
+from hubless.errors import DataError, HublessError
 from hubless.events import Ended, Event, Started, Trained
 from hubless.select.uniform import Uniform
-from hubless.simulate.clock import Buffered
-from hubless.simulate.engine import Local
-from hubless.simulate.history import Done
-from hubless.simulate.plain import Plain
+from hubless.simulate.engine.machine import Local
+from hubless.simulate.history import FinishedRound
+from hubless.simulate.job import to_tensors
 from hubless.simulate.simulation import Simulation
-from hubless.simulate.work import to_tensors
+from hubless.simulate.times import Buffered
+from hubless.simulate.ways.plain import Plain
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg
@@ -40,10 +40,10 @@ from tests.simulate.worlds import (
     after,
     cohort_of,
     furthest,
+    job_of,
     mlp,
     people,
     simulation,
-    work,
 )
 
 KINDS: dict[str, dict[str, Any]] = {
@@ -97,7 +97,7 @@ def test_the_module_one_gave_stays_as_it_was() -> None:
 
 def test_a_round_of_fedavg_is_the_weighted_mean_of_what_clients_come_to() -> None:
     ran = simulation(cohort=11)
-    job = work(ran.task, ran.population, ran.recipe, seed=ran.seed)
+    job = job_of(ran.task, ran.population, ran.recipe, seed=ran.seed)
     ran.run(rounds=1)
     each = ran.rows[0]
     assert each["clients"] == sum(size > 0 for size in UNEQUAL)
@@ -118,7 +118,7 @@ def test_a_strategy_does_here_what_it_does_to_updates(strategy: Strategy) -> Non
     """Two rounds of everybody, against aggregating whole updates by the strategy itself."""
     sizes = (7, 2, 5, 9, 3)
     ran = simulation(population=people(sizes), strategy=strategy, cohort=5)
-    job = work(ran.task, ran.population, ran.recipe, seed=ran.seed)
+    job = job_of(ran.task, ran.population, ran.recipe, seed=ran.seed)
     alone = Plain(job, to_tensors(job.population, job.task.columns, CPU), CPU)
     flat, state = job.layout.flatten(job.task.module), None
     for turn in range(2):
@@ -327,7 +327,7 @@ def test_a_run_that_fails_says_so() -> None:
         ran.run(rounds=3)
     assert isinstance(said[-1], Ended)
     assert said[-1].reason == "failed"
-    with pytest.raises(RuntimeError, match="runs only during run"):
+    with pytest.raises(HublessError, match="runs only during run"):
         ran.engine  # noqa: B018
 
 
@@ -371,7 +371,7 @@ def test_within_a_block_one_engine_serves_every_run() -> None:
         engine = parts.engine
         parts.run(rounds=4)
         assert parts.engine is engine
-    with pytest.raises(RuntimeError, match="only during run"):
+    with pytest.raises(HublessError, match="only during run"):
         parts.engine  # noqa: B018
     assert torch.equal(whole.flat, parts.flat)
 
@@ -414,16 +414,16 @@ def test_what_clients_do_not_share_each_finds_as_it_was(tmp_path: Path) -> None:
 def test_an_interrupt_while_a_round_is_reported_loses_nothing_of_it(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    calls, row = 0, Done.row
+    calls, row = 0, FinishedRound.row
 
-    def interrupted(self: Done, *args: Any) -> Any:
+    def interrupted(self: FinishedRound, *args: Any) -> Any:
         nonlocal calls
         calls += 1
         if calls == 3:
             raise KeyboardInterrupt
         return row(self, *args)
 
-    monkeypatch.setattr(Done, "row", interrupted)
+    monkeypatch.setattr(FinishedRound, "row", interrupted)
     ran = simulation()
     with pytest.raises(KeyboardInterrupt):
         ran.run(9)

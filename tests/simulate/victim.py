@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from hubless.simulate.callbacks import Checkpoint, Row
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
 from hubless.strategy.fedadam import FedAdam
 from tests.simulate.worlds import people, simulation

@@ -15,11 +15,12 @@ import torch
 from torch import Tensor, nn
 
 from hubless.data.population import Population
-from hubless.simulate.engine import Local, LocalExecutor
-from hubless.simulate.lanes import Lanes
-from hubless.simulate.plain import Plain
+from hubless.simulate.engine.executor import LocalExecutor
+from hubless.simulate.engine.machine import Local
+from hubless.simulate.job import Cohort, Job, Learned, to_tensors
 from hubless.simulate.simulation import Simulation
-from hubless.simulate.work import Cohort, Learned, Work, to_tensors
+from hubless.simulate.ways.lanes import Lanes
+from hubless.simulate.ways.plain import Plain
 from hubless.train.losses import accuracy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -102,8 +103,8 @@ def after(ran: Simulation, rounds: int) -> polars.DataFrame:
     return ran.history
 
 
-def work(task: Task, population: Population, recipe: Recipe, seed: int = 3) -> Work:
-    return Work(task, recipe, population, seed)
+def job_of(task: Task, population: Population, recipe: Recipe, seed: int = 3) -> Job:
+    return Job(task, recipe, population, seed)
 
 
 def cohort_of(clients: Sequence[int], population: Population, round: int = 2) -> Cohort:
@@ -113,7 +114,7 @@ def cohort_of(clients: Sequence[int], population: Population, round: int = 2) ->
 
 
 def trained(
-    job: Work, clients: Sequence[int], lanes: int, *, each: bool = False, compiled: bool = False
+    job: Job, clients: Sequence[int], lanes: int, *, each: bool = False, compiled: bool = False
 ) -> Learned:
     """What these clients come to in a round, on so many lanes (0: plainly)."""
     data = to_tensors(job.population, job.task.columns, CPU)
@@ -126,7 +127,7 @@ def trained(
     return running.run(start, cohort_of(clients, job.population), each=each)
 
 
-def executor(job: Work) -> LocalExecutor:
+def executor(job: Job) -> LocalExecutor:
     return LocalExecutor(job, CPU)
 
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from hubless.params import to_numpy
 from hubless.strategy import Strategy, named
-from hubless.strategy.weighting import ByStaleness, Capped, Decay, Uniform
+from hubless.strategy.weighting import ByStaleness, Capped, Decay, Equally
 from hubless.testing import StrategyContract
 from hubless.update import Update
 
@@ -60,7 +60,7 @@ class TestEveryNamedStrategy(StrategyContract):
 
 
 class TestAStrategyOfOnesOwnParts(StrategyContract):
-    @pytest.fixture(params=[Uniform(), Capped(3), ByStaleness(Decay("hinge"))], ids=repr)
+    @pytest.fixture(params=[Equally(), Capped(3), ByStaleness(Decay("hinge"))], ids=repr)
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
         return FOUND["FedAvg"](weighting=request.param)
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from hubless.errors import ParamsError
+from hubless.errors import ParamsError, StrategyError
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedasync import FedAsync
 from hubless.strategy.fedavg import FedAvg
@@ -21,8 +21,8 @@ from hubless.strategy.weighting import (
     ByStaleness,
     Capped,
     Decay,
+    Equally,
     Mixing,
-    Uniform,
 )
 from hubless.update import Update
 
@@ -39,7 +39,7 @@ def test_by_examples_is_in_proportion_to_them() -> None:
 
 
 def test_uniform_is_the_same_for_everybody() -> None:
-    assert Uniform()(EXAMPLES, STALENESS, 1).tolist() == [1, 1, 1, 1]
+    assert Equally()(EXAMPLES, STALENESS, 1).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("most", "expected"), [(20, [20, 10, 0, 20]), (1000, [30, 10, 0, 160])])
@@ -169,7 +169,7 @@ def test_staleness_is_counted_from_the_version_stepped_from() -> None:
 @fewer
 @given(
     hnp.arrays(np.int64, st.integers(1, 6), elements=st.integers(0, 10**14)),
-    st.sampled_from([ByExamples(), Uniform(), Capped(100), Mixing(1.0, Decay("constant"))]),
+    st.sampled_from([ByExamples(), Equally(), Capped(100), Mixing(1.0, Decay("constant"))]),
 )
 def test_weights_are_shares_for_any_number_of_examples(
     examples: np.ndarray[tuple[int], np.dtype[np.int64]], weighting: ByExamples
@@ -217,7 +217,7 @@ def test_weights_are_shares_for_any_number_of_examples(
 def test_an_argument_that_makes_no_sense_is_refused_when_it_is_given(
     make: Callable[[], object], message: str
 ) -> None:
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(StrategyError, match=message):
         make()
 
 
@@ -232,7 +232,7 @@ def test_a_weighting_that_gives_no_weights_is_named(bad: object) -> None:
 
     parts = FedAvg()
     strategy = Strategy(Broken(), parts.reducer, parts.optimizer)  # type: ignore[arg-type]
-    with pytest.raises(ParamsError, match=r"weighting Broken\(\) must give 2 finite weights"):
+    with pytest.raises(StrategyError, match=r"weighting Broken\(\) must give 2 finite weights"):
         strategy.weights([1, 1], [0, 0])
 
 

@@ -23,8 +23,8 @@ from hubless.simulate import checkpoint
 from hubless.study import results
 from hubless.study.active import (
     GRIDS,
-    Run,
-    Study,
+    ActiveStudy,
+    ArmRun,
     choice,
     edges,
     grid,
@@ -32,11 +32,11 @@ from hubless.study.active import (
     report,
     selection,
 )
+from hubless.study.figures.savings import draw as draw_figure
+from hubless.study.figures.savings import markdown, reached, saving, summary
 from hubless.study.messages import SHARE, Reader, Scorer, held_out, prepared, reading
 from hubless.study.pooled import Model, Pool, draw
 from hubless.study.results import add_line, lines
-from hubless.study.savings import draw as draw_figure
-from hubless.study.savings import markdown, reached, saving, summary
 from hubless.train.values import LabelCount, LossOverRoot
 
 SMALL = ["--sizes", "6", "4", "5", "--length", "8", "--cohort", "6", "--lanes", "0"]
@@ -117,7 +117,7 @@ def test_tuning_decides_what_the_other_runs_use(
     arguments += ["--arms", "uniform", "oversampled"]
     knobs = ["--try", "client=0.3,1", "server=0.01", "lr=0.01", "level=1,2.5"]
     assert main([*arguments, "--tune", *knobs]) == 0
-    tried = [Run(**record) for record in lines(tmp_path / "git" / "results.jsonl")]
+    tried = [ArmRun(**record) for record in lines(tmp_path / "git" / "results.jsonl")]
     assert [run.label for run in tried] == [
         "tune-uniform-client0.3-server0.01-r0",
         "tune-uniform-client1-server0.01-r0",
@@ -126,9 +126,11 @@ def test_tuning_decides_what_the_other_runs_use(
     ]
     assert "nothing is finished yet" in capsys.readouterr().out
     assert main([*arguments, "--repetitions", "2"]) == 0
-    done = [Run(**record) for record in lines(tmp_path / "git" / "results.jsonl")][4:]
+    done = [ArmRun(**record) for record in lines(tmp_path / "git" / "results.jsonl")][4:]
     assert sorted(run.label for run in done) == sorted(
-        Run(arm, choice(tried, arm), r).label for arm in ("uniform", "oversampled") for r in (0, 1)
+        ArmRun(arm, choice(tried, arm), r).label
+        for arm in ("uniform", "oversampled")
+        for r in (0, 1)
     )
     assert all(len(run.curve) == 2 for run in done)
     found = json.loads((tmp_path / "git" / "table.json").read_text())
@@ -147,8 +149,8 @@ def test_savings_are_of_the_same_repetition() -> None:
 
 
 def test_a_choice_at_the_edge_of_what_was_tried_is_told() -> None:
-    def run(client: float, server: float, auc: float, arm: str = "uniform") -> Run:
-        return Run(arm, {"client": client, "server": server}, 0, True, [auc])
+    def run(client: float, server: float, auc: float, arm: str = "uniform") -> ArmRun:
+        return ArmRun(arm, {"client": client, "server": server}, 0, True, [auc])
 
     tried = [run(0.1, 0.003, 0.5), run(0.3, 0.003, 0.6), run(1, 0.003, 0.7)]
     assert edges(tried, "uniform") == ["uniform did best with the most that was tried of client, 1"]
@@ -165,7 +167,7 @@ def test_what_is_finished_is_never_run_again(
     arguments += ["--arms", "uniform", "--epochs", "2"]
     assert main([*arguments, "--minutes", "0"]) == 3
     assert main(arguments) == 0
-    monkeypatch.setattr(Study, "train", lambda *_: pytest.fail("it was run again"))
+    monkeypatch.setattr(ActiveStudy, "train", lambda *_: pytest.fail("it was run again"))
     assert main(arguments) == 0
     assert main([*arguments, "--table"]) == 0
 
@@ -245,7 +247,7 @@ def test_parts_that_pool_do_not_start_each_other_anew(
     people: Population, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each goes on from its own checkpoint, however their turns come."""
-    parts = [[Run("pooled", {"lr": lr}, 0)] for lr in (0.001, 0.003)]
+    parts = [[ArmRun("pooled", {"lr": lr}, 0)] for lr in (0.001, 0.003)]
     plain = Pool.advance
     taken: list[int] = []
 
@@ -257,7 +259,7 @@ def test_parts_that_pool_do_not_start_each_other_anew(
     monkeypatch.setattr(Pool, "advance", stopped)
     for _ in range(3):
         for part in parts:
-            study = Study(people, tmp_path, 6, (6, 4, 5))
+            study = ActiveStudy(people, tmp_path, 6, (6, 4, 5))
             study.complete(part, 3)
     assert taken == [0, 0, 1, 1, 2, 2]
     assert len(study.results()) == 2
@@ -265,18 +267,18 @@ def test_parts_that_pool_do_not_start_each_other_anew(
 
 
 def test_a_folder_keeps_one_study(people: Population, tmp_path: Path) -> None:
-    Study(people, tmp_path, cohort=6)
+    ActiveStudy(people, tmp_path, cohort=6)
     with pytest.raises(DataError, match=r"is of cohort 6, and not of cohort 5"):
-        Study(people, tmp_path, cohort=5)
+        ActiveStudy(people, tmp_path, cohort=5)
 
 
 def test_rates_that_diverge_are_a_result_and_never_chosen(
     people: Population, tmp_path: Path
 ) -> None:
-    study = Study(people, tmp_path, 6, (6, 4, 5))
-    wild = Run("uniform", {"client": 1e30, "server": 1e30}, 0, tuning=True)
-    tame = Run("uniform", {"client": 0.1, "server": 0.01}, 0, tuning=True)
-    pooled = Run("pooled", {"lr": 1e38}, 0, tuning=True)
+    study = ActiveStudy(people, tmp_path, 6, (6, 4, 5))
+    wild = ArmRun("uniform", {"client": 1e30, "server": 1e30}, 0, tuning=True)
+    tame = ArmRun("uniform", {"client": 0.1, "server": 0.01}, 0, tuning=True)
+    pooled = ArmRun("pooled", {"lr": 1e38}, 0, tuning=True)
     assert study.complete([wild, tame, pooled], 2)
     done = study.results()
     assert [done[run.label].diverged for run in (wild, tame, pooled)] == [True, False, True]
@@ -285,8 +287,8 @@ def test_rates_that_diverge_are_a_result_and_never_chosen(
 
 
 def test_the_choice_is_what_did_best_in_the_second_half() -> None:
-    def run(lr: float, repetition: int, curve: list[float]) -> Run:
-        return Run("pooled", {"lr": lr}, repetition, True, curve)
+    def run(lr: float, repetition: int, curve: list[float]) -> ArmRun:
+        return ArmRun("pooled", {"lr": lr}, repetition, True, curve)
 
     early, late = [0.9, 0.9, 0.5, 0.5], [0.5, 0.5, 0.6, 0.6]
     assert choice([run(1, 0, early), run(2, 0, late)], "pooled") == {"lr": 2}
@@ -294,16 +296,16 @@ def test_the_choice_is_what_did_best_in_the_second_half() -> None:
     assert choice(better, "pooled") == {"lr": 1}
     once_lucky = [*better, run(3, 0, [0.95] * 4)]
     assert choice(once_lucky, "pooled") == {"lr": 1}
-    assert choice([Run("pooled", {"lr": 5}, 0)], "pooled") == {"lr": 1e-3}
+    assert choice([ArmRun("pooled", {"lr": 5}, 0)], "pooled") == {"lr": 1e-3}
 
 
 def test_arms_select_as_they_say() -> None:
     knobs = {"client": 0.1, "server": 0.1}
-    assert selection(Run("uniform", knobs, 0)) == (Uniform(), None)
+    assert selection(ArmRun("uniform", knobs, 0)) == (Uniform(), None)
     usual = Active(alpha1=0.75, alpha2=0.01, alpha3=0.1)
-    assert selection(Run("active", knobs, 0)) == (usual, LossOverRoot())
+    assert selection(ArmRun("active", knobs, 0)) == (usual, LossOverRoot())
     cold = Active(alpha1=0.75, alpha2=2.0, alpha3=0.1)
-    assert selection(Run("positives", {**knobs, "alpha2": 2.0}, 0)) == (cold, LabelCount(1))
+    assert selection(ArmRun("positives", {**knobs, "alpha2": 2.0}, 0)) == (cold, LabelCount(1))
 
 
 def test_grids_are_all_choices_of_an_arm_s_knobs() -> None:
@@ -422,12 +424,14 @@ def test_epochs_saved_are_counted_by_repetition_and_for_the_means() -> None:
 
 
 def test_the_tables_tell_who_selects_what(people: Population, tmp_path: Path) -> None:
-    study = Study(people, tmp_path)
+    study = ActiveStudy(people, tmp_path)
     finals = {"uniform": 0.6, "active": 0.62, "positives": 0.58, "pooled": 0.7, "oversampled": 0.8}
     for arm, final in finals.items():
         for r in (0, 1):
             curve = [0.5, final - 0.02 * (r == 0), final + 0.02 * r]
-            add_line(tmp_path / "results.jsonl", asdict(Run(arm, choice([], arm), r, curve=curve)))
+            add_line(
+                tmp_path / "results.jsonl", asdict(ArmRun(arm, choice([], arm), r, curve=curve))
+            )
     with open(tmp_path / "results.jsonl", "a") as file:
         file.write('{"arm": "uniform", "kno')
     text = report(study, "a title")

@@ -22,9 +22,9 @@ import torch
 from hubless.data.population import Population
 from hubless.errors import DataError
 from hubless.simulate import checkpoint
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.study import continual
-from hubless.study.continual import Study, main, prepare
+from hubless.study.continual import ContinualStudy, main, prepare
 from hubless.study.grid import Grid
 from hubless.study.settings import Settings
 
@@ -137,7 +137,7 @@ def test_programs_are_compiled_ahead_for_lanes_and_widths(
     settings = Settings.read(written(tmp_path, SMALL))
     prepare(settings, None, tmp_path / "data")
     engine = Local(lanes=4, compiled=True, processes=1, device="cpu")
-    study = Study(settings, tmp_path / "data", engine)
+    study = ContinualStudy(settings, tmp_path / "data", engine)
     assert study.ahead() == []  # only a GPU's lanes have tiers of their own
     for lanes, width in ((4, 8), (2, 32)):
         study.compile_ahead(lanes, width)
@@ -239,7 +239,7 @@ def test_months_without_examples_are_months_all_the_same(
 def test_continual_training_goes_on_from_the_segment_before(tmp_path: Path) -> None:
     settings = Settings.read(written(tmp_path, SMALL))
     prepare(settings, None, tmp_path / "data")
-    study = Study(settings, tmp_path / "data", Local(lanes=0, compiled=False, processes=1))
+    study = ContinualStudy(settings, tmp_path / "data", Local(lanes=0, compiled=False, processes=1))
     cell = {"algorithm": "fedavg", "selector": "activity:1", "horizon": "3x2", "set": "0"}
     rows = study(cell, tmp_path / "cell", math.inf)
     assert rows is not None
@@ -264,7 +264,7 @@ def test_rates_are_tried_on_months_before_the_test_and_the_best_is_told(
     assert tomllib.loads(chosen)["rates"]["fedopt"]["server"] == 0.01
     assert not (out / "results.jsonl").exists()
     settings = Settings.read(path)
-    study = Study(settings, out / "data", Local(lanes=0, compiled=False, processes=1))
+    study = ContinualStudy(settings, out / "data", Local(lanes=0, compiled=False, processes=1))
     cell = {"algorithm": "fedavg", "selector": "activity:1", "horizon": "3", "set": "0"}
     earlier = replace(study, tuning=True)(cell, tmp_path / "earlier", math.inf)
     later = study(cell, tmp_path / "later", math.inf)
@@ -311,7 +311,7 @@ def test_a_gpu_s_programs_are_compiled_ahead_and_no_others(
 ) -> None:
     monkeypatch.setattr(Local, "on_gpu", True)
     settings = Settings.read(written(tmp_path, SMALL))
-    study = Study(settings, tmp_path / "data", Local(lanes=lanes, compiled=True))
+    study = ContinualStudy(settings, tmp_path / "data", Local(lanes=lanes, compiled=True))
     kinds = [need.args for need in study.ahead()]  # type: ignore[attr-defined]
     assert kinds == ([(n, width) for n in (8, 64) for width in (8, 32, 64)] if lanes else [])
 
@@ -323,5 +323,5 @@ def test_what_cannot_be_compiled_ahead_is_said_and_no_more(
     settings = replace(settings, rates={"fedavg": {"client": 1e30}})
     prepare(settings, None, tmp_path / "data")
     engine = Local(lanes=4, compiled=False, processes=1, device="cpu")
-    Study(settings, tmp_path / "data", engine).compile_ahead(4, 8)
+    ContinualStudy(settings, tmp_path / "data", engine).compile_ahead(4, 8)
     assert "not compiled ahead" in capsys.readouterr().err

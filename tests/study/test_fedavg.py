@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from hubless.simulate import checkpoint
 from hubless.study import fedavg
-from hubless.study.fedavg import TARGETS, Run, main, module, planned, table
+from hubless.study.fedavg import TARGETS, TableRun, main, module, planned, table
 from hubless.study.results import write
 
 TWO_CELLS = ["--model", "2nn", "--split", "shards", "--only", "*-e1-*", "--device", "cpu"]
@@ -55,7 +55,7 @@ def _kept(out: Path) -> dict[str, str]:
     return {str(path.relative_to(out)): path.read_text() for path in found}
 
 
-def _result(out: Path, run: Run) -> None:
+def _result(out: Path, run: TableRun) -> None:
     write(out / f"{run.cell}-lr{run.lr:g}" / "result.json", json.dumps(asdict(run)))
 
 
@@ -126,8 +126,8 @@ def test_a_finished_run_is_never_run_again(
     data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for lr in (0.1, 0.2):
-        _result(tmp_path, Run("2nn", "iid", 1, 10, lr, curve=[0.5, 0.98]))
-    _result(tmp_path, Run("2nn", "iid", 5, 10, 0.1, curve=[0.1], diverged=True))
+        _result(tmp_path, TableRun("2nn", "iid", 1, 10, lr, curve=[0.5, 0.98]))
+    _result(tmp_path, TableRun("2nn", "iid", 5, 10, 0.1, curve=[0.1], diverged=True))
     monkeypatch.setattr(fedavg, "train", lambda *_: pytest.fail("it was run again"))
     common = ["--data", data, "--out", str(tmp_path), "--model", "2nn", "--split", "iid"]
     assert main([*common, "--only", "*-e1-b10", "--lr", "0.1", "0.2"]) == 0
@@ -135,7 +135,7 @@ def test_a_finished_run_is_never_run_again(
 
 
 def test_a_rate_runs_no_longer_than_a_better_one(data: str, tmp_path: Path) -> None:
-    _result(tmp_path, Run("2nn", "iid", 1, 10, 0.2, curve=[0.5, 0.6, 0.98]))
+    _result(tmp_path, TableRun("2nn", "iid", 1, 10, 0.2, curve=[0.5, 0.6, 0.98]))
     arguments = ["--data", data, "--out", str(tmp_path), "--only", "2nn-iid-e1-b10"]
     assert main([*arguments, "--lr", "0.001", "--device", "cpu"]) == 0
     slow = json.loads((tmp_path / "2nn-iid-e1-b10-lr0.001/result.json").read_text())
@@ -155,20 +155,22 @@ def test_missing_data_is_explained(tmp_path: Path, capsys: pytest.CaptureFixture
 
 
 def test_rounds_are_counted_on_the_best_accuracy_so_far() -> None:
-    assert Run("2nn", "iid", 1, 10, 0.1, [0.96, 0.9, 0.98]).rounds == 2.5
-    assert Run("cnn", "iid", 1, 10, 0.1, [0.96, 0.99, 0.98]).rounds == 2
-    assert Run("cnn", "iid", 1, 10, 0.1, [0.96]).rounds == Run("2nn", "iid", 1, 10, 1).rounds
-    assert math.isinf(Run("cnn", "iid", 1, 10, 0.1).rounds)
+    assert TableRun("2nn", "iid", 1, 10, 0.1, [0.96, 0.9, 0.98]).rounds == 2.5
+    assert TableRun("cnn", "iid", 1, 10, 0.1, [0.96, 0.99, 0.98]).rounds == 2
+    assert (
+        TableRun("cnn", "iid", 1, 10, 0.1, [0.96]).rounds == TableRun("2nn", "iid", 1, 10, 1).rounds
+    )
+    assert math.isinf(TableRun("cnn", "iid", 1, 10, 0.1).rounds)
 
 
 def test_the_table_takes_the_best_rate_and_compares_it_with_fedsgd(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    _result(tmp_path, Run("2nn", "iid", 1, None, 0.5, curve=[0.5, 0.96, 0.96, 0.98]))
-    _result(tmp_path, Run("2nn", "iid", 5, 10, 0.1, curve=[0.96, 0.98]))
-    _result(tmp_path, Run("2nn", "iid", 5, 10, 0.2, curve=[0.96, 0.96]))
-    _result(tmp_path, Run("cnn", "shards", 1, None, 0.1, curve=[0.5] * 30))
-    _result(tmp_path, Run("cnn", "shards", 20, 10, 0.1, curve=[0.9, 0.985, 0.995]))
+    _result(tmp_path, TableRun("2nn", "iid", 1, None, 0.5, curve=[0.5, 0.96, 0.96, 0.98]))
+    _result(tmp_path, TableRun("2nn", "iid", 5, 10, 0.1, curve=[0.96, 0.98]))
+    _result(tmp_path, TableRun("2nn", "iid", 5, 10, 0.2, curve=[0.96, 0.96]))
+    _result(tmp_path, TableRun("cnn", "shards", 1, None, 0.1, curve=[0.5] * 30))
+    _result(tmp_path, TableRun("cnn", "shards", 20, 10, 0.1, curve=[0.9, 0.985, 0.995]))
     fedsgd, iid, _, bound = table(tmp_path)
     assert (fedsgd["rounds"], fedsgd["speedup"]) == (3.5, 1)
     assert (iid["lr"], iid["rounds"], iid["speedup"]) == (0.1, 1.5, pytest.approx(3.5 / 1.5))

@@ -11,7 +11,7 @@ import pytest
 
 from hubless.errors import DataError
 from hubless.select.activity import Activity
-from hubless.simulate.clock import Buffered
+from hubless.simulate.times import Buffered
 from hubless.watch.sources import Simulated, read_sources
 from hubless.watch.tables import Tables, tables_of
 from tests.watch.reports import MEMBERS, SIZES, federated, made_up, simulated

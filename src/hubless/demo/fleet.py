@@ -21,7 +21,7 @@ import hubless
 from hubless import events
 from hubless.data.sources.fleet import INTENTS, Habits, generate
 from hubless.data.timeline import Timeline
-from hubless.demo.progress import Progress
+from hubless.demo.bar import Bar
 from hubless.events import Listener, to_file
 from hubless.measure.deciles import by_decile
 from hubless.measure.outcome import Outcome
@@ -43,7 +43,7 @@ COHORT, WORDS, LENGTH, WIDTH = 50, 600, 10, 32
 
 
 @dataclass(frozen=True)
-class Found:
+class Score:
     """What a simulation came to on the last month."""
 
     selector: str
@@ -93,10 +93,10 @@ def run(folder: Path, *, clients: int, rounds: int) -> Path:
     return folder
 
 
-def _simulate(line: Timeline, selector: str, horizon: str, rounds: int, log: Path) -> Found:
+def _simulate(line: Timeline, selector: str, horizon: str, rounds: int, log: Path) -> Score:
     count, months = HORIZONS[horizon]
     each, name = max(1, rounds // count), f"{selector}, {horizon}"
-    progress, earlier, uploaded = Progress(name, each * count), None, 0
+    bar, earlier, uploaded = Bar(name, each * count), None, 0
     write = to_file(log)
     for number, window in enumerate(line.segments(months, count)):
         torch.manual_seed(0)
@@ -109,7 +109,7 @@ def _simulate(line: Timeline, selector: str, horizon: str, rounds: int, log: Pat
             engine=hubless.Local(lanes=0, compiled=False, processes=1),
             test=line.test,
             evaluate_every=5,
-            events=[_continued(write, number, each, count), _shown(progress, number * each)],
+            events=[_continued(write, number, each, count), _shown(bar, number * each)],
             name=name,
         )
         if earlier is not None:
@@ -120,7 +120,7 @@ def _simulate(line: Timeline, selector: str, horizon: str, rounds: int, log: Pat
     found = Outcome.of(line.test, simulation.evaluate_by_example())
     tenths = by_decile(found)["accuracy"]
     overall = simulation.evaluate()["accuracy"]
-    return Found(selector, horizon, overall, tenths[0], tenths[-1], uploaded)
+    return Score(selector, horizon, overall, tenths[0], tenths[-1], uploaded)
 
 
 def _continued(listener: Listener, segment: int, rounds: int, segments: int) -> Listener:
@@ -139,7 +139,7 @@ def _continued(listener: Listener, segment: int, rounds: int, segments: int) -> 
     return tell
 
 
-def _shown(progress: Progress, before: int) -> Listener:
+def _shown(bar: Bar, before: int) -> Listener:
     known = ""
 
     def show(event: events.Event) -> None:
@@ -147,12 +147,12 @@ def _shown(progress: Progress, before: int) -> Listener:
         if isinstance(event, events.Trained):
             if "accuracy" in event.metrics:
                 known = f"accuracy {event.metrics['accuracy']:.1%}"
-            progress.show(before + event.round, known)
+            bar.show(before + event.round, known)
 
     return show
 
 
-def _learned(found: list[Found]) -> list[str]:
+def _learned(found: list[Score]) -> list[str]:
     """What the table comes to, in words."""
 
     def mean(**which: str) -> float:

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 import hubless
-from hubless.demo.progress import Progress
+from hubless.demo.bar import Bar
 from hubless.events import to_file
 from hubless.rng import stream
 
@@ -84,7 +84,7 @@ class Watched:
 
     def __post_init__(self) -> None:
         self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-        self._progress = Progress("five sites", self.epochs, every=2.0)
+        self._bar = Bar("five sites", self.epochs, every=2.0)
         self._sites = {name: self._start(name) for name in SITES}
 
     def follow(self) -> dict[str, dict[str, Any]] | None:
@@ -119,7 +119,7 @@ class Watched:
     def _show(self) -> None:
         slowest = min(self.epoch.values()) if len(self.epoch) == len(SITES) else 0
         shown = "  ".join(f"{name} {self.accuracy[name]:.0%}" for name in sorted(self.accuracy))
-        self._progress.show(slowest, shown)
+        self._bar.show(slowest, shown)
 
     def _start(self, name: str) -> subprocess.Popen[str]:
         command = [sys.executable, "-m", "hubless.demo.sites", "--site", str(SITES.index(name))]

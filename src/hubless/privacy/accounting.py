@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from hubless.errors import HublessError
+from hubless.errors import HublessError, PrivacyError
 
 _STEPS = 100
 """Privacy losses are rounded up to a hundredth of one release's: right to five digits, and fast."""
@@ -31,10 +31,10 @@ class Cost:
 
     def __post_init__(self) -> None:
         if self.kind not in ("laplace", "gaussian", "pure"):
-            raise ValueError(f"a cost is laplace, gaussian or pure, not {self.kind}")
+            raise PrivacyError(f"a cost is laplace, gaussian or pure, not {self.kind}")
         if not 0 < self.size < math.inf:
             named = "sigma" if self.kind == "gaussian" else "epsilon"
-            raise ValueError(f"{named} is above 0 and finite, not {self.size}")
+            raise PrivacyError(f"{named} is above 0 and finite, not {self.size}")
 
 
 @lru_cache(maxsize=65536)
@@ -110,5 +110,5 @@ def sigma_for(epsilon: float, delta: float) -> float:
     3.731
     """
     if not (0 < epsilon < math.inf and 0 < delta < 1):
-        raise ValueError(f"epsilon is above 0 and delta within (0, 1), not {epsilon} and {delta}")
+        raise PrivacyError(f"epsilon is above 0 and delta within (0, 1), not {epsilon} and {delta}")
     return float(_library().get_sigma_gaussian(epsilon, delta))

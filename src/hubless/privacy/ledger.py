@@ -8,6 +8,7 @@ from typing import Any, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hubless.errors import PrivacyError
 from hubless.privacy.accounting import Cost, composed
 
 Ints = NDArray[np.int64]
@@ -52,9 +53,9 @@ class Ledger:
 
     def __init__(self, clients: int, *, budget: float | None = None, delta: float = 1e-6) -> None:
         if budget is not None and not budget > 0:
-            raise ValueError(f"a budget is an epsilon above 0, not {budget}")
+            raise PrivacyError(f"a budget is an epsilon above 0, not {budget}")
         if not 0 <= delta < 1:
-            raise ValueError(f"delta is a probability below 1, not {delta}")
+            raise PrivacyError(f"delta is a probability below 1, not {delta}")
         self.budget, self.delta = budget, delta
         self._clients = clients
         self._columns: dict[str, NDArray[Any]] = {}

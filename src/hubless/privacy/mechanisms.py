@@ -29,7 +29,7 @@ from typing import Protocol
 
 import numpy as np
 
-from hubless.errors import DataError
+from hubless.errors import DataError, PrivacyError
 from hubless.privacy.accounting import Cost, sigma_for
 from hubless.privacy.ledger import Floats, Ints, Ledger, Mask
 
@@ -298,15 +298,15 @@ class SparseVector:
 def _check(**numbers: float) -> None:
     for name, value in numbers.items():
         if not 0 < value < math.inf:
-            raise ValueError(f"{name} is above 0 and finite, not {value}")
+            raise PrivacyError(f"{name} is above 0 and finite, not {value}")
 
 
 def _refuse(clients: Ints, values: Floats) -> None:
     """One client twice would pay once, and what is no number cannot be hidden."""
     if len(clients) != len(values):
-        raise ValueError(f"{len(clients)} clients cannot report {len(values)} values")
+        raise PrivacyError(f"{len(clients)} clients cannot report {len(values)} values")
     if len(np.unique(clients)) != len(clients):
-        raise ValueError("a client reports once at a time, and one is there twice")
+        raise PrivacyError("a client reports once at a time, and one is there twice")
     unknown = np.flatnonzero(np.isnan(values))
     if len(unknown):
         raise DataError(f"client {int(clients[unknown[0]])} has no value to report: it is NaN")

@@ -7,8 +7,8 @@ import numpy as np
 from hubless.data.population import Population
 from hubless.errors import DataError, SelectionError
 from hubless.select.roster import Selector
-from hubless.simulate.pace import is_unbiased
-from hubless.simulate.work import to_tensors
+from hubless.simulate.job import to_tensors
+from hubless.simulate.rounds import is_unbiased
 from hubless.strategy.base import Strategy
 from hubless.train.task import Task
 

@@ -17,10 +17,10 @@ from torch import Tensor
 from hubless.data.index import tenths
 from hubless.data.population import Population
 from hubless.errors import DataError
-from hubless.simulate.local import autocast, channels_last
-from hubless.simulate.work import to_tensors
+from hubless.simulate.job import to_tensors
+from hubless.simulate.ways.step import autocast, channels_last
+from hubless.train.layers.precision import tf32
 from hubless.train.layout import Layout
-from hubless.train.precision import tf32
 from hubless.train.recipe import Recipe
 from hubless.train.task import Batch, Task
 

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from hubless.errors import Diverged
 from hubless.events import Trained
-from hubless.simulate.pace import Version
+from hubless.simulate.rounds import Version
 from hubless.train.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Done:
+class FinishedRound:
     """A round that is over, with figures that may still be on the device.
 
     `tenths` are the metrics of each tenth of the test's clients. `valuations` is what its clients

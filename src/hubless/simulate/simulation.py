@@ -15,7 +15,7 @@ from torch import Tensor
 
 from hubless.data.index import in_turn
 from hubless.data.population import Population
-from hubless.errors import DataError, Diverged, SelectionError
+from hubless.errors import DataError, Diverged, HublessError, SelectionError
 from hubless.events import Ended, Events, Listener, Started, to_file
 from hubless.rng import stream
 from hubless.select.custom import without_addresses
@@ -25,14 +25,14 @@ from hubless.simulate import checkpoint
 from hubless.simulate.callbacks import BestModel, Callback, Checkpoint
 from hubless.simulate.checking import check_cohort, check_people, check_selection
 from hubless.simulate.circumstances import circumstances
-from hubless.simulate.clock import Buffered, Clock, Devices, Pace
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.evaluate import Evaluation
-from hubless.simulate.history import Done
+from hubless.simulate.history import FinishedRound
 from hubless.simulate.interrupt import unbroken
-from hubless.simulate.local import threads
-from hubless.simulate.pace import Asynchronous, Synchronous, Version
-from hubless.simulate.work import Engine, Work
+from hubless.simulate.job import Engine, Job
+from hubless.simulate.rounds import Flights, Rounds, Version
+from hubless.simulate.times import Buffered, Devices, Pace, VirtualClock
+from hubless.simulate.ways.step import threads
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedavg import FedAvg
 from hubless.train.recipe import Recipe
@@ -55,8 +55,8 @@ _USUAL_VALUES: dict[str, Value] = {"losses": LossOverRoot(), "update norms": Upd
 class EngineChoice(Protocol):
     """What starts an engine: `Local`, or `Ray`."""
 
-    def start(self, work: Work, cohort: int, rounds: int) -> Engine:
-        """An engine for this work, cohorts of this size and about so many rounds."""
+    def start(self, job: Job, cohort: int, rounds: int) -> Engine:
+        """An engine for this job, cohorts of this size and about so many rounds."""
         ...
 
 
@@ -117,21 +117,21 @@ class Simulation:
         self.events = Events([to_file(events)] if isinstance(events, (str, Path)) else [*events])
         self.sizes = population.sizes
         self._choice = engine or Local()
-        self._work = Work(task, self.recipe, population, seed, value)
+        self._job = Job(task, self.recipe, population, seed, value)
         self._test = test
         pace = pace or Pace()
         if isinstance(pace, Buffered) or pace.over > 1 or pace.deadline is not None:
             devices = devices or Devices()
-        size = 4 * self._work.layout.size
-        self.clock = None if devices is None else Clock(devices, len(population), size, seed)
+        size = 4 * self._job.layout.size
+        self.clock = None if devices is None else VirtualClock(devices, len(population), size, seed)
         self.roster = self._roster()
         self.ledger = ledger or (None if private is None else _ledger(len(population)))
-        self._pace = Asynchronous(pace) if isinstance(pace, Buffered) else Synchronous(pace)
+        self._pace = Flights(pace) if isinstance(pace, Buffered) else Rounds(pace)
         self._engine: Engine | None = None
         self._kept, self._threads = False, torch.get_num_threads()
         self._evaluation: Evaluation | None = None
-        self._held: list[Done] = []
-        self.flat = self._work.layout.flatten(task.module)
+        self._held: list[FinishedRound] = []
+        self.flat = self._job.layout.flatten(task.module)
         self._slots: tuple[Tensor, ...] = ()
         self._steps_before = 0
         self.round = 0
@@ -146,13 +146,13 @@ class Simulation:
     @property
     def params(self) -> dict[str, Tensor]:
         """The current version, by name."""
-        return self._work.layout.named(self.flat)
+        return self._job.layout.named(self.flat)
 
     @property
     def engine(self) -> Engine:
         """What trains cohorts; it is started with the first round."""
         if self._engine is None:
-            raise RuntimeError("the engine runs only during run()")
+            raise HublessError("the engine runs only during run()")
         return self._engine
 
     @property
@@ -173,7 +173,7 @@ class Simulation:
         drawn = torch.get_rng_state()
         if self._engine is None:
             self._threads = torch.get_num_threads()
-            self._engine = self._choice.start(self._work, self.cohort, rounds)
+            self._engine = self._choice.start(self._job, self.cohort, rounds)
         self.flat = self.flat.to(self._engine.device)
         self._slots = tuple(slot.to(self._engine.device) for slot in self._slots)
         if self._test is not None and self._evaluation is None:
@@ -257,12 +257,12 @@ class Simulation:
         """Take the strategy's step towards what updates were reduced to."""
         current = self.flat
         # buffers are averaged and no more: momentum could make a variance negative
-        trained = slice(0, self._work.layout.trained[-1].stop)
+        trained = slice(0, self._job.layout.trained[-1].stop)
         step = self.round + self._steps_before
         here, there = current[trained], reduced[trained]
         following, slots = self.strategy.advance(here, there, here, self._slots, step)
         self.flat = cast(Tensor, following)
-        if self._work.layout.has_buffers:
+        if self._job.layout.has_buffers:
             self.flat = torch.cat([self.flat, reduced[trained.stop :].to(current)])
         self._slots = cast("tuple[Tensor, ...]", slots)
 
@@ -345,7 +345,7 @@ class Simulation:
                     "evaluate": took - training - version.selecting,
                 }
                 found = (*measured, phases, took, valuations, epsilon)
-                self._held.append(Done(self.name, number, version, *found))
+                self._held.append(FinishedRound(self.name, number, version, *found))
                 complete = True
         except BaseException:
             # a round is complete or has not been
@@ -383,7 +383,7 @@ class Simulation:
         while self._held:
             done = self._held[0]
             # this is where a GPU is waited for: whoever is interrupted here comes back to it
-            row = done.row(self.recipe, 4 * self._work.layout.size)
+            row = done.row(self.recipe, 4 * self._job.layout.size)
             with unbroken():
                 self.rows.append(row)
                 del self._held[0]
@@ -415,7 +415,7 @@ class Simulation:
         return {
             **self._fingerprint(),
             **self._circumstances,
-            "params": self._work.layout.size,
+            "params": self._job.layout.size,
             "engine": dict(self.engine.describe()),
         }
 
@@ -430,7 +430,7 @@ class Simulation:
             "cohort": self.cohort,
             "clients": len(self.population),
             "examples": self.population.examples,
-            "model": [[p.name, list(p.shape)] for p in self._work.layout.places],
+            "model": [[p.name, list(p.shape)] for p in self._job.layout.places],
             "recipe": without_addresses(self.recipe),
             "strategy": without_addresses(self.strategy),
             "selector": without_addresses(self.selector),

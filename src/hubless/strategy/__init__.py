@@ -7,6 +7,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
+from hubless.errors import StrategyError
 from hubless.strategy.base import State, Strategy
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def parse(text: str) -> Strategy | None:
     """
     try:
         strategy = _build(ast.parse(text, mode="eval").body)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+    except (StrategyError, ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
         return None
     return strategy if isinstance(strategy, Strategy) and repr(strategy) == text else None
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from hubless.errors import ParamsError
+from hubless.errors import ParamsError, StrategyError
 from hubless.params import Array, Params, is_floating, settle, zeros
 from hubless.strategy.reducers import Middle
 from hubless.update import Update
@@ -104,7 +104,7 @@ class Strategy:
             self.weighting(np.asarray(examples, float), np.asarray(staleness, float), own), float
         )
         if raw.shape != (len(examples),) or not np.isfinite(raw).all() or (raw < 0).any():
-            raise ParamsError(
+            raise StrategyError(
                 f"weighting {self.weighting!r} must give {len(examples)} finite weights of at "
                 f"least 0, and gave {raw.tolist()}"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hubless.strategy.base import Strategy, Weighting
-from hubless.strategy.optimizers import Adagrad
+from hubless.strategy.optimizers import ServerAdagrad
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import ByExamples
 
@@ -18,4 +18,4 @@ class FedAdagrad(Strategy):
         tau: float = 1e-3,
         weighting: Weighting | None = None,
     ) -> None:
-        super().__init__(weighting or ByExamples(), Mean(), Adagrad(lr, beta1, tau))
+        super().__init__(weighting or ByExamples(), Mean(), ServerAdagrad(lr, beta1, tau))

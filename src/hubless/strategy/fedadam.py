@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hubless.strategy.base import Strategy, Weighting
-from hubless.strategy.optimizers import Adam
+from hubless.strategy.optimizers import ServerAdam
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import ByExamples
 
@@ -19,4 +19,4 @@ class FedAdam(Strategy):
         tau: float = 1e-3,
         weighting: Weighting | None = None,
     ) -> None:
-        super().__init__(weighting or ByExamples(), Mean(), Adam(lr, beta1, beta2, tau))
+        super().__init__(weighting or ByExamples(), Mean(), ServerAdam(lr, beta1, beta2, tau))

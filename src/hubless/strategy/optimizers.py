@@ -38,7 +38,7 @@ class Momentum:
 
 
 @dataclass(frozen=True)
-class Adam:
+class ServerAdam:
     """m and v as exponential averages of the pseudo-gradient and its square, bias corrected.
 
     The paper has no correction; Flower's, whose numbers these are, takes powers from two on.
@@ -61,7 +61,7 @@ class Adam:
 
 
 @dataclass(frozen=True)
-class Yogi:
+class ServerYogi:
     """As Adam, but the second moment moves by the sign of the difference: it shrinks slowly."""
 
     lr: float = 0.01
@@ -80,7 +80,7 @@ class Yogi:
 
 
 @dataclass(frozen=True)
-class Adagrad:
+class ServerAdagrad:
     """The second moment only ever grows: v <- v + gradient^2."""
 
     lr: float = 0.1

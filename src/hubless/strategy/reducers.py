@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from hubless.errors import StrategyError
 from hubless.params import Array, add_scaled, assign, is_tensor, scaled, sort_rows, stack, to_numpy
 
 _COLUMNS = 1 << 16
@@ -42,7 +43,7 @@ class TrimmedMean:
 
     def __post_init__(self) -> None:
         if not 0 <= self.cut < 0.5:
-            raise ValueError(f"the share cut at each end must be in [0, 0.5), not {self.cut}")
+            raise StrategyError(f"the share cut at each end must be in [0, 0.5), not {self.cut}")
 
     def add(
         self, total: list[Array] | None, array: Array, weight: float, spent: bool = False

@@ -8,6 +8,8 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hubless.errors import StrategyError
+
 Column = NDArray[np.float64]
 
 
@@ -20,7 +22,7 @@ class ByExamples:
 
 
 @dataclass(frozen=True)
-class Uniform:
+class Equally:
     """Everybody the same."""
 
     def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
@@ -35,7 +37,7 @@ class Capped:
 
     def __post_init__(self) -> None:
         if self.most <= 0:
-            raise ValueError(f"the most that a client may count for is above 0, not {self.most}")
+            raise StrategyError(f"the most that a client may count for is above 0, not {self.most}")
 
     def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
         return np.minimum(examples, self.most)
@@ -57,9 +59,11 @@ class Decay:
 
     def __post_init__(self) -> None:
         if self.kind not in ("constant", "hinge", "polynomial"):
-            raise ValueError(f"staleness decays as constant, hinge or polynomial, not {self.kind}")
+            raise StrategyError(
+                f"staleness decays as constant, hinge or polynomial, not {self.kind}"
+            )
         if self.a < 0 or self.b < 0:
-            raise ValueError(f"a and b must be at least 0, not {self.a} and {self.b}")
+            raise StrategyError(f"a and b must be at least 0, not {self.a} and {self.b}")
 
     def __call__(self, staleness: Column) -> Column:
         if self.kind == "constant":
@@ -92,7 +96,7 @@ class Mixing:
 
     def __post_init__(self) -> None:
         if not 0 < self.share <= 1:
-            raise ValueError(
+            raise StrategyError(
                 f"share is how much of a fresh peer is mixed in, in (0, 1], not {self.share}"
             )
 

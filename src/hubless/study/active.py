@@ -28,10 +28,10 @@ from hubless.select.active import Active
 from hubless.select.roster import Selector
 from hubless.select.uniform import Uniform
 from hubless.simulate.callbacks import Checkpoint, Row
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
 from hubless.strategy.fedadam import FedAdam
-from hubless.study import savings
+from hubless.study.figures import savings
 from hubless.study.messages import Scorer, Sizes, held_out, prepared, reading
 from hubless.study.pooled import Model, Pool
 from hubless.study.results import STOPS, Watch, add_line, agree, lines, why, write
@@ -58,7 +58,7 @@ TAU = 1e-8
 
 
 @dataclass(frozen=True)
-class Run:
+class ArmRun:
     """One arm with one choice of its knobs on one random split, and its AUC after each epoch."""
 
     arm: str
@@ -83,7 +83,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Study:
+class ActiveStudy:
     """The data, where results are kept, and how large everything is."""
 
     people: Population
@@ -104,12 +104,12 @@ class Study:
         """Rounds to an epoch: those in which uniform selection expects to meet everybody once."""
         return -(-len(self.people) // self.cohort)
 
-    def results(self) -> dict[str, Run]:
+    def results(self) -> dict[str, ArmRun]:
         """What is finished, by label."""
-        runs = (Run(**record) for record in lines(self.out / "results.jsonl"))
+        runs = (ArmRun(**record) for record in lines(self.out / "results.jsonl"))
         return {run.label: run for run in runs}
 
-    def complete(self, runs: Sequence[Run], epochs: int) -> bool:
+    def complete(self, runs: Sequence[ArmRun], epochs: int) -> bool:
         """Run what is not finished; False where there was no time for all."""
         done = self.results()
         todo = [run for run in runs if not done.get(run.label, run).finished(epochs)]
@@ -128,7 +128,7 @@ class Study:
         side_by_side = [run for run in todo if run.arm in POOLED]
         return not side_by_side or self.train_pooled(side_by_side, epochs)
 
-    def train(self, run: Run, epochs: int, watch: Watch) -> Run:
+    def train(self, run: ArmRun, epochs: int, watch: Watch) -> ArmRun:
         """Go on with a federated run until its last epoch or the deadline."""
         folder, share = self.out / run.label, float(self.people.columns["y"].mean())
         task = reading(self.sizes, run.repetition, share)
@@ -159,7 +159,7 @@ class Study:
             run = replace(run, diverged=True)
         return replace(run, curve=[row["auc"] for row in simulation.rows if "auc" in row])
 
-    def train_pooled(self, runs: Sequence[Run], epochs: int) -> bool:
+    def train_pooled(self, runs: Sequence[ArmRun], epochs: int) -> bool:
         """Train the models that see pooled data, all of them side by side."""
         models = []
         for run in runs:
@@ -184,7 +184,7 @@ class Study:
         shutil.rmtree(folder, ignore_errors=True)
         return True
 
-    def _keep(self, runs: Iterable[Run]) -> None:
+    def _keep(self, runs: Iterable[ArmRun]) -> None:
         for run in runs:
             add_line(self.out / "results.jsonl", asdict(run))
             ended = "diverged" if run.diverged else f"final auc {run.curve[-1]:.4f}"
@@ -206,7 +206,7 @@ class EpochEnd:
         simulation.rows[-1]["auc"] = self._score(simulation.flat, simulation.round)
 
 
-def selection(run: Run) -> tuple[Selector, Value | None]:
+def selection(run: ArmRun) -> tuple[Selector, Value | None]:
     """Who picks clients in this arm, and by what they say of themselves."""
     if run.arm == "uniform":
         return Uniform(), None
@@ -221,12 +221,12 @@ def grid(arm: str, given: Mapping[str, Sequence[float]]) -> Iterator[dict[str, f
         yield dict(zip(knobs, values, strict=True))
 
 
-def choice(runs: Iterable[Run], arm: str) -> dict[str, float]:
+def choice(runs: Iterable[ArmRun], arm: str) -> dict[str, float]:
     """The knobs that did best over the second half of their epochs; the usual ones if untuned.
 
     Among those that were tried on the most splits: a good split or two would win otherwise.
     """
-    tried: dict[str, list[Run]] = {}
+    tried: dict[str, list[ArmRun]] = {}
     for run in runs:
         if run.arm == arm and run.tuning:
             tried.setdefault(json.dumps(run.knobs), []).append(run)
@@ -244,13 +244,13 @@ def choice(runs: Iterable[Run], arm: str) -> dict[str, float]:
     return best
 
 
-def edges(runs: Sequence[Run], arm: str) -> list[str]:
+def edges(runs: Sequence[ArmRun], arm: str) -> list[str]:
     """Where an arm did best at an edge of what was tried for it."""
     tried = [run.knobs for run in runs if run.arm == arm and run.tuning]
     return [f"{arm} did best with {edge}" for edge in at_edges(choice(runs, arm), tried)]
 
 
-def report(study: Study, title: str) -> str:
+def report(study: ActiveStudy, title: str) -> str:
     """Write tables, numbers and the figure of what is finished; the tables are also returned."""
     runs = list(study.results().values())
     knobs = {arm: choice(runs, arm) for arm in GRIDS}
@@ -320,7 +320,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0 if done else 3
 
 
-def _study(asked: argparse.Namespace, deadline: float) -> Study:
+def _study(asked: argparse.Namespace, deadline: float) -> ActiveStudy:
     if asked.prepared is None:
         people = prepared(asked.dataset, asked.data, asked.length)
     else:
@@ -332,10 +332,10 @@ def _study(asked: argparse.Namespace, deadline: float) -> Study:
     if asked.lanes is not None:
         engine = Local(lanes=asked.lanes, compiled=False, device=device)
     out, cohort = asked.out / asked.dataset, min(asked.cohort, len(people))
-    return Study(people, out, cohort, tuple(asked.sizes), engine, deadline)
+    return ActiveStudy(people, out, cohort, tuple(asked.sizes), engine, deadline)
 
 
-def _planned(asked: argparse.Namespace, runs: Sequence[Run]) -> list[Run]:
+def _planned(asked: argparse.Namespace, runs: Sequence[ArmRun]) -> list[ArmRun]:
     """All runs that were asked for, an arm after the other within a repetition."""
     repetitions = range(asked.repetitions or (1 if asked.tune else 10))
     given = dict(asked.tried)
@@ -343,7 +343,7 @@ def _planned(asked: argparse.Namespace, runs: Sequence[Run]) -> list[Run]:
         arms = [(arm, knobs) for arm in asked.arms for knobs in grid(arm, given)]
     else:
         arms = [(arm, choice(runs, arm)) for arm in asked.arms]
-    return [Run(arm, knobs, r, asked.tune) for r in repetitions for arm, knobs in arms]
+    return [ArmRun(arm, knobs, r, asked.tune) for r in repetitions for arm, knobs in arms]
 
 
 def _values(text: str) -> tuple[str, list[float]]:

@@ -33,9 +33,9 @@ from hubless.measure.outcome import Outcome
 from hubless.select.atmost import AtMost
 from hubless.select.naming import named
 from hubless.simulate.callbacks import Checkpoint
-from hubless.simulate.engine import Local
-from hubless.simulate.schedule import programs
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
+from hubless.simulate.ways.schedule import programs
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg
@@ -43,15 +43,15 @@ from hubless.study.grid import Cell, Grid, Rows
 from hubless.study.results import STOPS, Watch, agree, why, write
 from hubless.study.settings import RATES, TRIED, Settings
 from hubless.study.tuning import at_edges
-from hubless.train.language import Size, masked_lm
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from hubless.train.tokens import Vocabulary
+from hubless.train.text.language import Size, masked_lm
+from hubless.train.text.tokens import Vocabulary
 
 
 @dataclass(frozen=True)
-class Study:
+class ContinualStudy:
     """How a cell is run, on data that lies prepared in a folder."""
 
     settings: Settings
@@ -145,7 +145,7 @@ class Study:
 class Trial:
     """How a choice of rates is tried: on the first selector and set, tested on an earlier month."""
 
-    study: Study
+    study: ContinualStudy
 
     def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
         settings, algorithm = self.study.settings, cell["algorithm"]
@@ -156,7 +156,7 @@ class Trial:
         return study({"algorithm": algorithm, **where}, folder, deadline)
 
 
-def tune(study: Study, out: Path, deadline: float, workers: int) -> bool:
+def tune(study: ContinualStudy, out: Path, deadline: float, workers: int) -> bool:
     """Try all rates of each algorithm, and print which to go on with; False if time was up."""
     done, settings = True, study.settings
     agree(out / "settings.json", settings.about_trials)
@@ -335,7 +335,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 engine = replace(engine, compiled=True)
             if asked.workers > 1:
                 engine = replace(engine, processes=1)
-            study = Study(settings, prepared, engine)
+            study = ContinualStudy(settings, prepared, engine)
             if asked.tune:
                 return 0 if tune(study, asked.out / "tuning", deadline, asked.workers) else 3
             first = study.ahead() if asked.workers > 1 else ()
@@ -351,7 +351,7 @@ def draw(grid: Grid, settings: Settings, prepared: Path) -> None:
     try:
         import polars
 
-        from hubless.study import figures
+        from hubless.study.figures.page import draw as draw_page
     except ImportError:
         print("no tables and figures without polars: pip install hubless[report]", file=sys.stderr)
         return
@@ -364,7 +364,7 @@ def draw(grid: Grid, settings: Settings, prepared: Path) -> None:
         json.loads((prepared / "novelty.json").read_text()), infer_schema_length=None
     )
     try:
-        page = figures.draw(
+        page = draw_page(
             results,
             novelty,
             grid.out,

@@ -31,7 +31,7 @@ from hubless.data.sources.base import Split
 from hubless.errors import Diverged
 from hubless.select.naming import named
 from hubless.simulate.callbacks import Checkpoint, EarlyStop
-from hubless.simulate.engine import Local
+from hubless.simulate.engine.machine import Local
 from hubless.simulate.simulation import Simulation
 from hubless.study.results import STOPS, Watch, sole, why, write
 from hubless.study.side_by_side import side_by_side
@@ -51,7 +51,7 @@ RATES = {
 
 
 @dataclass(frozen=True)
-class Run:
+class TableRun:
     """A cell of the table at one learning rate, and the accuracy after each round so far."""
 
     model: str
@@ -92,7 +92,7 @@ class Run:
 
 
 def complete(
-    runs: Sequence[Run], data: Split, out: Path, rounds: int, engine: Local, deadline: float
+    runs: Sequence[TableRun], data: Split, out: Path, rounds: int, engine: Local, deadline: float
 ) -> bool:
     """Run what is not finished, each in its folder; False where there was no time for all."""
     for place, run in enumerate(runs, 1):
@@ -118,7 +118,7 @@ def complete(
 
 
 def complete_side_by_side(
-    runs: Sequence[Run],
+    runs: Sequence[TableRun],
     data: Path | None,
     out: Path,
     rounds: int,
@@ -130,7 +130,7 @@ def complete_side_by_side(
 
     The rates of a cell are tried one after another, as what one took bounds the next.
     """
-    cells: dict[str, list[Run]] = {}
+    cells: dict[str, list[TableRun]] = {}
     for run in runs:
         cells.setdefault(run.cell, []).append(run)
     work = partial(_complete_cell, cells, data, out, rounds, replace(engine, processes=1))
@@ -139,7 +139,7 @@ def complete_side_by_side(
 
 
 def _complete_cell(
-    cells: Mapping[str, Sequence[Run]],
+    cells: Mapping[str, Sequence[TableRun]],
     data: Path | None,
     out: Path,
     rounds: int,
@@ -151,7 +151,7 @@ def _complete_cell(
     return complete(cells[cell], mnist.load(data), out, rounds, engine, deadline)
 
 
-def train(run: Run, data: Split, folder: Path, engine: Local, watch: Watch) -> Run:
+def train(run: TableRun, data: Split, folder: Path, engine: Local, watch: Watch) -> TableRun:
     """Go on with a run until it reaches its target, its last round or the deadline."""
     labels, target = data.train.columns["y"], TARGETS[run.model]
     dealt = shards(labels, clients=100) if run.split == "shards" else iid(len(labels), 100)
@@ -188,17 +188,19 @@ def module(model: str) -> nn.Module:
     return nn.Sequential(*first, *second, nn.Linear(3136, 512), nn.ReLU(), nn.Linear(512, 10))
 
 
-def planned(tune: int = 0, rates: Sequence[float] = (), selector: str = "uniform") -> Iterator[Run]:
+def planned(
+    tune: int = 0, rates: Sequence[float] = (), selector: str = "uniform"
+) -> Iterator[TableRun]:
     """Every cell at these rates, or at its usual one and so many to either side of it."""
     around = sorted(range(-tune, tune + 1), key=abs)
     for (model, split), usual in RATES.items():
         for (epochs, batch), rate in zip(RECIPES, usual, strict=True):
             for lr in rates or [float(f"{rate * 10 ** (place / 3):.2g}") for place in around]:
-                yield Run(model, split, epochs, batch, lr, selector=selector)
+                yield TableRun(model, split, epochs, batch, lr, selector=selector)
 
 
-def _results(out: Path) -> list[Run]:
-    return [Run(**json.loads(path.read_text())) for path in sorted(out.glob("*/result.json"))]
+def _results(out: Path) -> list[TableRun]:
+    return [TableRun(**json.loads(path.read_text())) for path in sorted(out.glob("*/result.json"))]
 
 
 def table(out: Path) -> list[dict[str, Any]]:

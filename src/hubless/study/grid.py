@@ -31,7 +31,7 @@ Rows = Sequence[Mapping[str, Any]]
 """What a cell came to, as rows of a table."""
 
 
-class Run(Protocol):
+class Runner(Protocol):
     """How a cell is run; where cells run side by side it has to be picklable."""
 
     def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
@@ -84,7 +84,7 @@ class Grid:
 
     def complete(
         self,
-        run: Run,
+        run: Runner,
         *,
         deadline: float = math.inf,
         workers: int = 1,
@@ -144,7 +144,7 @@ Ended = tuple[Cell, Rows | None, float]
 
 
 def _one_by_one(
-    run: Run,
+    run: Runner,
     todo: Sequence[Cell],
     out: Path,
     deadline: float,
@@ -162,7 +162,7 @@ def _one_by_one(
 
 
 def _side_by_side(
-    run: Run,
+    run: Runner,
     todo: Sequence[Cell],
     out: Path,
     deadline: float,
@@ -176,12 +176,12 @@ def _side_by_side(
 
 
 def _run_named(
-    run: Run, out: Path, cells: Mapping[str, Cell], name: str, left: float
+    run: Runner, out: Path, cells: Mapping[str, Cell], name: str, left: float
 ) -> tuple[Rows | None, float]:
     return _run(run, cells[name], out / name, time.monotonic() + left)
 
 
-def _run(run: Run, cell: Cell, folder: Path, deadline: float) -> tuple[Rows | None, float]:
+def _run(run: Runner, cell: Cell, folder: Path, deadline: float) -> tuple[Rows | None, float]:
     folder.mkdir(parents=True, exist_ok=True)
     with sole(folder):
         started = time.monotonic()

@@ -17,13 +17,13 @@ from hubless.data.population import Population
 from hubless.errors import Diverged
 from hubless.rng import stream
 from hubless.simulate import checkpoint
-from hubless.simulate.graphs import capture
-from hubless.simulate.work import to_tensors
+from hubless.simulate.job import to_tensors
+from hubless.simulate.ways.graphs import capture
 from hubless.study.messages import Scorer, Sizes, reading
+from hubless.train.layers.vectorise import vectorised
 from hubless.train.layout import Layout
 from hubless.train.optimizers import Adam
 from hubless.train.task import Batch, Task
-from hubless.train.vectorise import vectorised
 
 logger = logging.getLogger("hubless")
 

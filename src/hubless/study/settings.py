@@ -11,8 +11,8 @@ from typing import Any, Literal
 from hubless.data.population import Population
 from hubless.errors import DataError, HublessError
 from hubless.select.naming import named
-from hubless.study.comparison import SELECTORS
-from hubless.train.language import SIZES, Size
+from hubless.study.figures.comparison import SELECTORS
+from hubless.train.text.language import SIZES, Size
 
 RATES: Mapping[str, Mapping[str, float]] = {
     "fedavg": {"client": 0.1},

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from hubless.study.charts import LOOKS, styled
+from hubless.study.figures.charts import LOOKS, styled
 
 if TYPE_CHECKING:
     import altair

@@ -1,0 +1,70 @@
+"""The engine of one machine: it measures how this task trains fastest here, and does that."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+
+from hubless.simulate.engine.executor import LocalExecutor, Setup
+from hubless.simulate.engine.memory import keep_freed
+from hubless.simulate.engine.tuning import Note, Tuning
+from hubless.simulate.job import Engine, Job
+
+
+@dataclass(frozen=True)
+class Local:
+    """All on this machine. What is left at "auto" is decided by measuring, once, and remembered.
+
+    `lanes=0` trains one client after another on the module itself, where a debugger can look on.
+    """
+
+    lanes: int | Literal["auto"] = "auto"
+    compiled: bool | Literal["auto"] = "auto"
+    processes: int | Literal["auto"] = "auto"
+    device: str = "auto"
+
+    def start(self, job: Job, cohort: int, rounds: int) -> Engine:
+        """An engine for this job, cohorts of about this size, and about so many rounds."""
+        device = self._device()
+        if device.type == "cpu":
+            # small models are slower on two threads than on one
+            torch.set_num_threads(1)
+            keep_freed()
+        executor = LocalExecutor(job, device)
+        setup = self.choose(executor, cohort, rounds)
+        executor.adopt(setup)
+        if setup.processes > 1:
+            from hubless.simulate.engine.processes import Processes
+
+            return Processes(executor, setup.processes)
+        return executor
+
+    @property
+    def on_gpu(self) -> bool:
+        return self._device().type == "cuda"
+
+    def _device(self) -> torch.device:
+        if self.device != "auto":
+            return torch.device(self.device)
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+
+    def choose(self, executor: LocalExecutor, cohort: int, rounds: int) -> Setup:
+        """How to run cohorts of this size for so many rounds, measured where it is not known."""
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 1
+        cores = cores if executor.device.type == "cpu" and hasattr(os, "fork") else 1
+        processes = min(cores, max(1, cohort // 2)) if self.processes == "auto" else self.processes
+        if self.lanes == 0:
+            return Setup(0, False, processes)
+        if self.lanes != "auto" and self.compiled != "auto":
+            return Setup(self.lanes, self.compiled, processes)
+        note = Note(executor, self, cohort, rounds)
+        known = note.read()
+        # not all that dual coordinates hang on can be read off a task
+        if known is not None and (not known.dual or executor.dual is not None):
+            return replace(known, processes=processes)
+        setup = Tuning(executor, self, cohort, rounds, processes).best()
+        note.write(setup)
+        return setup

@@ -1,0 +1,145 @@
+"""Virtual time: how long clients would take, without waiting for it."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.errors import SelectionError
+from hubless.rng import keys, stream
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+Draw = Callable[[np.random.Generator, int], Floats]
+
+
+def constant(value: float) -> Draw:
+    """The same for every client."""
+    return lambda rng, clients: np.full(clients, float(value))
+
+
+def lognormal(median: float, spread: float = 1.0) -> Draw:
+    """Heavy-tailed: half of the clients are above the median, a few far above.
+
+    >>> lognormal(10.0, 0.5)(np.random.default_rng(0), 3).round(1)
+    array([10.6,  9.4, 13.8])
+    """
+    return lambda rng, clients: median * np.exp(spread * rng.standard_normal(clients))
+
+
+def uniform(low: float, high: float) -> Draw:
+    """Anything between two bounds."""
+    return lambda rng, clients: rng.uniform(low, high, clients)
+
+
+@dataclass(frozen=True)
+class Devices:
+    """How clients' devices differ: what each is capable of is drawn once.
+
+    `speed` is in examples trained per second, `down` and `up` in bytes per second, and
+    `availability` the share of rounds in which a client can be reached at all.
+    """
+
+    speed: Draw = field(default_factory=lambda: lognormal(100.0, 0.5))
+    down: Draw = field(default_factory=lambda: lognormal(2e6, 0.7))
+    up: Draw = field(default_factory=lambda: lognormal(5e5, 0.7))
+    availability: Draw | None = None
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Synchronous rounds: ask for `over` times the cohort and keep the first that come back.
+
+    Who is not back by `deadline` seconds is dropped. A round lasts until the last one that counts
+    is there.
+    """
+
+    over: float = 1.0
+    deadline: float | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.over < float("inf"):
+            raise SelectionError(
+                f"over-selection multiplies the cohort, so at least 1: {self.over}"
+            )
+        if self.deadline is not None and not self.deadline > 0:
+            raise SelectionError(f"a deadline is in seconds above 0, not {self.deadline}")
+
+
+@dataclass(frozen=True)
+class Buffered:
+    """Asynchronous: `concurrency` clients train at any time; every `buffer` arrivals, a version.
+
+    With `adding="deltas"` what a client learned is added to the version it meets (FedBuff, Nguyen
+    et al. 2022); with "params" its params are mixed in as they are (FedAsync, Xie et al. 2019,
+    with `buffer=1`).
+    """
+
+    concurrency: int = 100
+    buffer: int = 10
+    adding: str = "deltas"
+
+    def __post_init__(self) -> None:
+        if self.concurrency < 1 or self.buffer < 1:
+            raise SelectionError("concurrency and buffer are at least 1")
+        if self.adding not in ("deltas", "params"):
+            raise SelectionError(f'adding is "deltas" or "params", not {self.adding!r}')
+
+
+class VirtualClock:
+    """The time each client takes for its part, and who is there to ask."""
+
+    def __init__(self, devices: Devices, clients: int, model_bytes: int, seed: int) -> None:
+        self.seed, self.model_bytes = seed, model_bytes
+        self.speed = _positive("speed", devices.speed(stream(seed, "speed"), clients))
+        down = _positive("down", devices.down(stream(seed, "down"), clients))
+        up = _positive("up", devices.up(stream(seed, "up"), clients))
+        self.transfer = model_bytes / down + model_bytes / up
+        self.availability = (
+            None
+            if devices.availability is None
+            else np.clip(devices.availability(stream(seed, "availability"), clients), 0.0, 1.0)
+        )
+
+    def durations(self, clients: Ints, examples: Ints) -> Floats:
+        """Seconds from asking a client, who trains on so many examples, to its answer."""
+        return np.asarray(self.transfer[clients] + examples / self.speed[clients])
+
+    def digest(self) -> str:
+        """What two clocks share only if their devices are the same."""
+        columns = (self.speed, self.transfer, self.availability)
+        parts = (b"" if column is None else column.tobytes() for column in columns)
+        return hashlib.blake2b(b"|".join(parts), digest_size=8).hexdigest()
+
+    def available(self, round: int) -> NDArray[np.bool_] | None:
+        """Who can be reached in a round."""
+        if self.availability is None:
+            return None
+        drawn = keys(self.seed, "available", round, np.arange(len(self.availability)))
+        return np.asarray((drawn >> np.uint64(11)) * 2.0**-53 < self.availability)
+
+
+def keep_in_time(durations: Floats, wanted: int, pace: Pace) -> tuple[Ints, float]:
+    """Positions of those whose answers count, in the order they were asked, and the seconds.
+
+    >>> keep_in_time(np.array([5.0, 1.0, 9.0, 2.0]), 2, Pace(over=2.0))
+    (array([1, 3]), 2.0)
+    """
+    order = np.argsort(durations, kind="stable")[:wanted]
+    if pace.deadline is not None:
+        order = order[durations[order] <= pace.deadline]
+    if not len(order):
+        return order, float(pace.deadline or 0.0)
+    complete = len(order) == min(wanted, len(durations))
+    seconds = float(durations[order].max()) if complete else float(pace.deadline or 0.0)
+    return np.sort(order), seconds
+
+
+def _positive(name: str, values: Floats) -> Floats:
+    if not (np.isfinite(values).all() and (values > 0).all()):
+        raise SelectionError(f"a device's {name} must be finite and above 0 for every client")
+    return values

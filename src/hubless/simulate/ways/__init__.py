@@ -1,0 +1,1 @@
+"""Ways to train a cohort: plainly, in lanes, in one step, in dual coordinates."""

@@ -1,0 +1,1 @@
+"""What studies come to, as numbers, tables and pictures."""

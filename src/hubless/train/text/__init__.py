@@ -1,0 +1,1 @@
+"""Language models: their vocabulary, what is hidden from them, and their tasks."""
