@@ -50,9 +50,10 @@ PUBLIC = [
     "Strategy",
     "Task",
     "Update",
-    "__version__",
     "join",
 ]
+# packages that import what they export when it is asked for
+LAZY = ["hubless", *(f"hubless.{room}" for room in ("data", "measure", "select", "strategy"))]
 # kernels for GPUs need what torch brings along only for them
 NEEDS = {"hubless.train.layers.kernels": "triton"}
 MODULES = sorted(
@@ -102,7 +103,7 @@ def _own(module: ModuleType) -> Iterator[tuple[str, object]]:
         ("-c", "import hubless"),
         ("-m", "hubless.cli", "--help"),
         ("-c", "import hubless; hubless.join('memory://m', 'a').close()"),
-        ("-c", "import hubless.strategy; hubless.strategy.named()"),
+        ("-c", "import hubless.strategy; hubless.strategy.kinds()"),
     ],
     ids=["import", "help", "join in memory", "all strategies"],
 )
@@ -110,6 +111,11 @@ def test_no_framework_is_imported_by_what_needs_none(arguments: tuple[str, ...])
     imported = _imported(*arguments)
     assert "hubless" in imported
     assert imported.isdisjoint(HEAVY)
+
+
+@pytest.mark.parametrize("room", ["data", "measure", "select", "strategy"])
+def test_a_room_is_looked_into_without_importing_what_it_exports(room: str) -> None:
+    assert "numpy" not in _imported("-c", f"import hubless.{room}")
 
 
 def test_importing_the_package_alone_does_not_even_import_numpy() -> None:
@@ -127,19 +133,24 @@ def test_the_public_namespace_is_exactly_this() -> None:
     assert dir(hubless) == PUBLIC
 
 
-@pytest.mark.parametrize("name", PUBLIC)
-def test_every_public_name_leads_somewhere(name: str) -> None:
-    item = getattr(hubless, name)
-    assert name == "__version__" or item.__name__ == name
+@pytest.mark.parametrize("name", LAZY)
+def test_every_exported_name_leads_somewhere(name: str) -> None:
+    package = importlib.import_module(name)
+    assert package.__all__ == dir(package) == sorted(package.__all__)
+    for own in package.__all__:
+        assert getattr(package, own).__name__ == own
 
 
-def test_a_name_that_is_not_public_is_not_there() -> None:
-    with pytest.raises(AttributeError, match="hubless.*FedNothing"):
-        hubless.FedNothing  # noqa: B018
+@pytest.mark.parametrize("name", LAZY)
+def test_a_name_that_is_not_exported_is_not_there(name: str) -> None:
+    with pytest.raises(AttributeError, match=f"{name}.*FedNothing"):
+        importlib.import_module(name).FedNothing  # noqa: B018
 
 
-def test_type_checkers_see_the_same_names_as_the_interpreter() -> None:
-    tree = ast.parse(Path(str(hubless.__file__)).read_text(encoding="utf-8"))
+@pytest.mark.parametrize("name", LAZY)
+def test_type_checkers_see_the_same_names_as_the_interpreter(name: str) -> None:
+    package = importlib.import_module(name)
+    tree = ast.parse(Path(str(package.__file__)).read_text(encoding="utf-8"))
     blocks = [node for node in tree.body if isinstance(node, ast.If)]
     seen = {
         alias.asname
@@ -148,7 +159,7 @@ def test_type_checkers_see_the_same_names_as_the_interpreter() -> None:
         if isinstance(node, ast.ImportFrom)
         for alias in node.names
     }
-    assert seen == set(PUBLIC) - {"__version__"}
+    assert seen == set(package.__all__)
 
 
 def test_no_public_function_shares_a_packages_name() -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import TYPE_CHECKING
+
+from hubless.lazy import exported
 
 if TYPE_CHECKING:
     from hubless.data.population import Population as Population
@@ -39,45 +40,35 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Adam": "hubless.train.optimizers",
-    "AdamW": "hubless.train.optimizers",
-    "BestModel": "hubless.simulate.callbacks",
-    "Buffered": "hubless.simulate.times",
-    "Checkpoint": "hubless.simulate.callbacks",
-    "Devices": "hubless.simulate.times",
-    "EarlyStop": "hubless.simulate.callbacks",
-    "FedAdagrad": "hubless.strategy.fedadagrad",
-    "FedAdam": "hubless.strategy.fedadam",
-    "FedAsync": "hubless.strategy.fedasync",
-    "FedAvg": "hubless.strategy.fedavg",
-    "FedAvgM": "hubless.strategy.fedavgm",
-    "FedBuff": "hubless.strategy.fedbuff",
-    "FedMedian": "hubless.strategy.fedmedian",
-    "FedTrimmedMean": "hubless.strategy.fedtrimmedmean",
-    "FedYogi": "hubless.strategy.fedyogi",
-    "Federation": "hubless.federate.federation",
-    "HublessError": "hubless.errors",
-    "Local": "hubless.simulate.engine.machine",
-    "Pace": "hubless.simulate.times",
-    "Population": "hubless.data.population",
-    "Ray": "hubless.simulate.engine.ray",
-    "Recipe": "hubless.train.recipe",
-    "SGD": "hubless.train.optimizers",
-    "Simulation": "hubless.simulate.simulation",
-    "Strategy": "hubless.strategy.base",
-    "Task": "hubless.train.task",
-    "Update": "hubless.update",
-    "join": "hubless.federate.join",
+    "Adam": "train.optimizers",
+    "AdamW": "train.optimizers",
+    "BestModel": "simulate.callbacks",
+    "Buffered": "simulate.times",
+    "Checkpoint": "simulate.callbacks",
+    "Devices": "simulate.times",
+    "EarlyStop": "simulate.callbacks",
+    "FedAdagrad": "strategy.fedadagrad",
+    "FedAdam": "strategy.fedadam",
+    "FedAsync": "strategy.fedasync",
+    "FedAvg": "strategy.fedavg",
+    "FedAvgM": "strategy.fedavgm",
+    "FedBuff": "strategy.fedbuff",
+    "FedMedian": "strategy.fedmedian",
+    "FedTrimmedMean": "strategy.fedtrimmedmean",
+    "FedYogi": "strategy.fedyogi",
+    "Federation": "federate.federation",
+    "HublessError": "errors",
+    "Local": "simulate.engine.machine",
+    "Pace": "simulate.times",
+    "Population": "data.population",
+    "Ray": "simulate.engine.ray",
+    "Recipe": "train.recipe",
+    "SGD": "train.optimizers",
+    "Simulation": "simulate.simulation",
+    "Strategy": "strategy.base",
+    "Task": "train.task",
+    "Update": "update",
+    "join": "federate.join",
 }
 
-__all__ = sorted([*_HOMES, "__version__"])
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(_HOMES[name]), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = exported(__name__, _HOMES)

@@ -41,11 +41,11 @@ def together(count: int, job: Callable[[int], Any]) -> list[Any]:
         pool.shutdown(wait=False)
 
 
-@pytest.mark.parametrize("name", sorted(hubless.strategy.named()))
+@pytest.mark.parametrize("name", sorted(hubless.strategy.kinds()))
 def test_all_members_end_every_round_with_what_the_strategy_gives(
     name: str, tmp_path: Path
 ) -> None:
-    strategy = hubless.strategy.named()[name]()
+    strategy = hubless.strategy.kinds()[name]()
     rng = np.random.default_rng(5)
     trained = [
         [{"w": rng.normal(size=700_000).astype(np.float32), "n": np.array(i)} for i in range(3)]
@@ -274,7 +274,7 @@ def test_a_slice_that_was_damaged_is_computed_again(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["FedAvgM", "FedAdam", "FedYogi", "FedAdagrad"])
 def test_a_server_optimizer_remembers_floats_of_different_width_side_by_side(name: str) -> None:
-    strategy = hubless.strategy.named()[name]()
+    strategy = hubless.strategy.kinds()[name]()
     store = MemoryStore()
     expected, state = None, None
     for r in range(3):

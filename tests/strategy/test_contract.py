@@ -12,14 +12,14 @@ import torch
 from numpy.typing import NDArray
 
 from hubless.params import to_numpy
-from hubless.strategy import Strategy, named
+from hubless.strategy import Strategy, kinds
 from hubless.strategy.weighting import ByStaleness, Capped, Decay, Equally
 from hubless.testing import StrategyContract
 from hubless.update import Update
 
 Arrays = dict[str, NDArray[Any]]
 
-FOUND: dict[str, Callable[..., Strategy]] = {**named()}
+FOUND: dict[str, Callable[..., Strategy]] = {**kinds()}
 every_strategy = pytest.mark.parametrize("name", sorted(FOUND))
 
 

@@ -183,12 +183,12 @@ def _client(given: str | None) -> tuple[str, str]:
 
 
 def _strategy(name: str) -> Strategy:
-    from hubless.strategy import named
+    from hubless.strategy import kinds
 
-    known = {kind.lower(): strategy for kind, strategy in named().items()}
+    known = {kind.lower(): strategy for kind, strategy in kinds().items()}
     if name.lower() not in known:
         raise FederationError(
-            f"there is no strategy {name!r}: there are {', '.join(sorted(named()))}"
+            f"there is no strategy {name!r}: there are {', '.join(sorted(kinds()))}"
         )
     # each of the named ones can be made without settings
     return cast("Callable[[], Strategy]", known[name.lower()])()

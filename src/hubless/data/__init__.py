@@ -2,26 +2,31 @@
 
 from __future__ import annotations
 
-from hubless.data.partition import (
-    Parts,
-    by_column,
-    dirichlet,
-    iid,
-    label_skew,
-    lognormal_sizes,
-    shards,
-)
-from hubless.data.population import Population
-from hubless.data.timeline import Timeline
+from typing import TYPE_CHECKING
 
-__all__ = [
-    "Parts",
-    "Population",
-    "Timeline",
-    "by_column",
-    "dirichlet",
-    "iid",
-    "label_skew",
-    "lognormal_sizes",
-    "shards",
-]
+from hubless.lazy import exported
+
+if TYPE_CHECKING:
+    from hubless.data.partition import Parts as Parts
+    from hubless.data.partition import by_column as by_column
+    from hubless.data.partition import dirichlet as dirichlet
+    from hubless.data.partition import iid as iid
+    from hubless.data.partition import label_skew as label_skew
+    from hubless.data.partition import lognormal_sizes as lognormal_sizes
+    from hubless.data.partition import shards as shards
+    from hubless.data.population import Population as Population
+    from hubless.data.timeline import Timeline as Timeline
+
+_HOMES = {
+    "Parts": "partition",
+    "Population": "population",
+    "Timeline": "timeline",
+    "by_column": "partition",
+    "dirichlet": "partition",
+    "iid": "partition",
+    "label_skew": "partition",
+    "lognormal_sizes": "partition",
+    "shards": "partition",
+}
+
+__getattr__, __dir__ = exported(__name__, _HOMES)

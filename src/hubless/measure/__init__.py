@@ -2,6 +2,7 @@
 
 Simulated or real, it starts with an `Outcome`: what a model made of every test example.
 
+>>> from hubless.measure import Outcome, by_decile
 >>> outcome = Outcome([1, 2], {"accuracy": [1, 0, 1]}, nll=[0.5, 2.0, 1.0], tokens=[1, 2, 2])
 >>> by_decile(outcome).columns
 ['decile', 'clients', 'examples', 'tokens', 'accuracy', 'perplexity']
@@ -9,28 +10,42 @@ Simulated or real, it starts with an `Outcome`: what a model made of every test 
 
 from __future__ import annotations
 
-from hubless.measure.auc import auc_by
-from hubless.measure.clients import by_client, spread
-from hubless.measure.deciles import by_decile, decile_of, overall
-from hubless.measure.novelty import Novelty, by_novelty
-from hubless.measure.outcome import Outcome
-from hubless.measure.perplexity import perplexity_by, perplexity_of
-from hubless.measure.rcp import over_sets, rcp_over_sets, relative_change
+from typing import TYPE_CHECKING
+
+from hubless.lazy import exported
+
+if TYPE_CHECKING:
+    from hubless.measure.auc import auc_by as auc_by
+    from hubless.measure.clients import by_client as by_client
+    from hubless.measure.clients import spread as spread
+    from hubless.measure.deciles import by_decile as by_decile
+    from hubless.measure.deciles import decile_of as decile_of
+    from hubless.measure.deciles import overall as overall
+    from hubless.measure.novelty import Novelty as Novelty
+    from hubless.measure.novelty import by_novelty as by_novelty
+    from hubless.measure.outcome import Outcome as Outcome
+    from hubless.measure.perplexity import perplexity_by as perplexity_by
+    from hubless.measure.perplexity import perplexity_of as perplexity_of
+    from hubless.measure.rcp import over_sets as over_sets
+    from hubless.measure.rcp import rcp_over_sets as rcp_over_sets
+    from hubless.measure.rcp import relative_change as relative_change
 
 # `auc` is not among them: it would hide the module of its name, or be hidden by it
-__all__ = [
-    "Novelty",
-    "Outcome",
-    "auc_by",
-    "by_client",
-    "by_decile",
-    "by_novelty",
-    "decile_of",
-    "over_sets",
-    "overall",
-    "perplexity_by",
-    "perplexity_of",
-    "rcp_over_sets",
-    "relative_change",
-    "spread",
-]
+_HOMES = {
+    "Novelty": "novelty",
+    "Outcome": "outcome",
+    "auc_by": "auc",
+    "by_client": "clients",
+    "by_decile": "deciles",
+    "by_novelty": "novelty",
+    "decile_of": "deciles",
+    "over_sets": "rcp",
+    "overall": "deciles",
+    "perplexity_by": "perplexity",
+    "perplexity_of": "perplexity",
+    "rcp_over_sets": "rcp",
+    "relative_change": "rcp",
+    "spread": "clients",
+}
+
+__getattr__, __dir__ = exported(__name__, _HOMES)

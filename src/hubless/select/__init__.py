@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
+
+from hubless.lazy import exported
 
 if TYPE_CHECKING:
+    from hubless.select.active import Active as Active
     from hubless.select.activity import Activity as Activity
     from hubless.select.atmost import AtMost as AtMost
+    from hubless.select.custom import Custom as Custom
     from hubless.select.custom import selector as selector
     from hubless.select.fixed import Fixed as Fixed
     from hubless.select.fixed import Weighted as Weighted
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     from hubless.select.oort import Oort as Oort
     from hubless.select.optimal import OptimalSampling as OptimalSampling
     from hubless.select.powerofchoice import PowerOfChoice as PowerOfChoice
+    from hubless.select.reachable import Reachable as Reachable
+    from hubless.select.refresh import Refreshed as Refreshed
     from hubless.select.roster import Roster as Roster
     from hubless.select.roster import Selector as Selector
     from hubless.select.roundrobin import RoundRobin as RoundRobin
@@ -22,16 +27,12 @@ if TYPE_CHECKING:
     from hubless.select.share import Light as Light
     from hubless.select.uniform import Uniform as Uniform
 
+_HOMES = {
+    "Roster": "roster",
+    "Selector": "roster",
+    "named": "naming",
+    "selector": "custom",
+}
 
-_HOMES = {"Roster": "roster", "Selector": "roster", "named": "naming", "selector": "custom"}
-
-
-def __getattr__(name: str) -> object:
-    if name in _HOMES:
-        return getattr(importlib.import_module(f"{__name__}.{_HOMES[name]}"), name)
-    # a new selector is one new file: nothing has to be listed here for it to be found
-    if name[:1].isupper():
-        selectors = importlib.import_module(f"{__name__}.naming").kinds()
-        if name in selectors:
-            return cast(object, selectors[name])
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+# a new selector is one new file: nothing has to be listed here for it to be found
+__getattr__, __dir__ = exported(__name__, _HOMES, kinds="naming")

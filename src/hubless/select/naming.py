@@ -27,7 +27,7 @@ def kinds() -> dict[str, type[Selector]]:
     >>> "Uniform" in kinds()
     True
     """
-    found: dict[str, type[Selector]] = {}
+    selectors: dict[str, type[Selector]] = {}
     for module in pkgutil.iter_modules(hubless.select.__path__):
         name = f"{hubless.select.__name__}.{module.name}"
         for item in vars(importlib.import_module(name)).values():
@@ -37,8 +37,8 @@ def kinds() -> dict[str, type[Selector]]:
                 and is_dataclass(item)
                 and "__call__" in vars(item)
             ):
-                found[item.__name__] = cast(type[Selector], item)
-    return found
+                selectors[item.__name__] = cast(type[Selector], item)
+    return selectors
 
 
 def named(text: str) -> Selector:
