@@ -76,7 +76,7 @@ class Signature:
     @classmethod
     def of(cls, params: Params) -> Signature:
         """The signature of these params."""
-        arrays = {name: to_numpy(name, array) for name, array in params.items()}
+        arrays = {n: a if isinstance(a, np.ndarray) else to_numpy(n, a) for n, a in params.items()}
         return cls.build({name: (_tag(name, a), a.shape) for name, a in arrays.items()})
 
     @classmethod
@@ -154,7 +154,8 @@ class Signature:
         """Copy params into one contiguous stretch of bytes, a new one if none is given."""
         flat = np.empty(self.size, np.uint8) if into is None else into
         for name, view in self.unpack(flat).items():
-            view[...] = to_numpy(name, params[name])
+            array = params[name]
+            view[...] = array if isinstance(array, np.ndarray) else to_numpy(name, array)
         return flat
 
     def unpack(self, flat: NDArray[np.uint8]) -> dict[str, NDArray[Any]]:

@@ -219,3 +219,25 @@ def _copy_of(scene: Scene, index: int, size: int) -> None:
     header = raw[8 : 8 + length].rstrip().replace(b'"client": "m0"', b'"client": "m%d"' % index)
     header += b" " * (-len(header) % 8)
     scene.put(other, len(header).to_bytes(8, "little") + header + raw[8 + length :])
+
+
+@attack("5b", "garbage in the name of a member that has left, above its last update")
+def garbage_above_a_last_update(scene: Scene) -> None:
+    b = scene.join("b")
+    scene.call("b shares", lambda: b.step(params(3.0), examples=10))
+    life = _life(b)
+    b.close()
+    digest = scene.keys("updates/")[0].split("-")[-1].removesuffix(".safetensors")
+    scene.put(f"updates/b=00000009-{life}-10-0-{digest}.safetensors", b"garbage")
+    forged.update(scene, "b", params(np.inf), sequence=8, life=life)
+    a = scene.join("a")
+    result = scene.call("a pulls", lambda: a.pull(params(0.0)))
+    scene.check_within("a pulls", result, 3.0, 3.0)
+    again = scene.join("again")
+    for name in ("again steps", "again steps once more", "again steps a third time"):
+        result = scene.call(name, lambda: again.step(params(1.0), examples=10))
+    scene.check_within("again steps a third time", result, 1.0, 3.0)
+    pulled = [e for e in scene.heard["again"] if isinstance(e, events.Pulled)]
+    if not pulled:
+        scene.harmed("what b shared before it left is hidden for good")
+    scene.check_named("00000009")

@@ -224,22 +224,22 @@ def test_an_update_that_a_given_up_step_left_counts_once(tmp_path: Path) -> None
         with pytest.raises(QuorumMissed):
             a.step(params(1.0), examples=1)
         look = b.member.look
-        first = set(look().round(0).updates)
+        first = set(look().rounds[0].updates)
 
         def stale() -> Any:
             # b's listing is older than a's second try
             b.member.look = look  # type: ignore[method-assign]
             listing = look()
-            for key, posted in list(listing.round(0).updates.items()):
+            for key, posted in list(listing.rounds[0].updates.items()):
                 if posted.client == "a" and key not in first:
-                    del listing.round(0).updates[key]
+                    del listing.rounds[0].updates[key]
             return listing
 
         wait_at_most(a, 30.0)
         wait_at_most(b, 30.0)
         with ThreadPoolExecutor(2) as pool:
             again = pool.submit(a.step, params(1.0), examples=1)
-            assert until(lambda: len(look().round(0).updates) == 2)
+            assert until(lambda: len(look().rounds[0].updates) == 2)
             post = b.member.post
 
             def posting(*args: Any) -> Any:

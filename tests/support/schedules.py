@@ -826,7 +826,7 @@ class SyncWorld(World):
             elif plan.before is not None:
                 current, state = self.expected(plan.before)
             state = State(version[0], state.slots)
-            posted = plan.posted()
+            posted = plan.updates
             examples = capped([p.examples for p in posted], OUTWEIGH)
             updates = [
                 Update(p.client, self.contents[p.key].flat, count, {}, p.version)
@@ -1069,7 +1069,7 @@ class SelectingWorld(SyncWorld):
                 before = self.pick(r)[0]
                 roster.record_selected(np.array([names.index(name) for name in before]))
                 attempt = max(a for n, a in self.plans if n == r)
-                for posted in self.plans[r, attempt].posted():
+                for posted in self.plans[r, attempt].updates:
                     place = np.array([names.index(posted.client)])
                     worth = None if posted.valuation is None else [posted.valuation]
                     roster.record_seen(place, worth)

@@ -178,14 +178,12 @@ class Asynchronous:
     def _fresh(self, listed: list[Posted], signature: Signature) -> list[Posted]:
         """What peers have that this member has not taken in, bad ones left aside."""
         member = self.member
-        newest = keys.newest(listed)
         # a version counts what its member took in, one by one: so many there can have been
-        furthest = max(member.version, sum(p.sequence + 1 for p in newest.values())) + _AHEAD
-        fresh = []
-        for posted in newest.values():
-            seen = self._seen.get(posted.client)
-            unseen = seen is None or posted.rank > seen or self._peers == "all"
-            if posted.client == member.client or not unseen or member.refused(posted.key):
+        most = sum(p.sequence + 1 for p in keys.newest(listed).values())
+        furthest = max(member.version, most) + _AHEAD
+        usable = []
+        for posted in listed:
+            if posted.client == member.client or member.refused(posted.key):
                 continue
             if posted.signature != signature.digest:
                 self._refuse(Refused(posted.client, posted.key, OTHER_SIGNATURE))
@@ -193,8 +191,14 @@ class Asynchronous:
                 reason = f"its version {posted.version} is further than any update can have led"
                 self._refuse(Refused(posted.client, posted.key, reason))
             else:
-                fresh.append(posted)
-        return fresh
+                usable.append(posted)
+        # only then the newest: what nobody can use must not hide what its client shared before
+        newest = keys.newest(usable).values()
+        return [p for p in newest if self._peers == "all" or self._is_unseen(p)]
+
+    def _is_unseen(self, posted: Posted) -> bool:
+        seen = self._seen.get(posted.client)
+        return seen is None or posted.rank > seen
 
     def _collect(self, listed: list[Posted]) -> None:
         """Delete own updates that newer ones, visible to all, have replaced."""
@@ -237,19 +241,31 @@ def collective(
     outweigh: float,
     miss: Callable[[Refused], None] | None = None,
 ) -> Averaged | None:
-    """Everybody's newest update in one: what the federation as a whole has arrived at."""
-    listed = keys.newest(keys.parse_updates(store.list(keys.UPDATES)))
-    wanted = [p for p in listed.values() if p.signature == signature.digest]
-    return average(
-        store,
-        signature,
-        wanted,
-        strategy,
-        refuse=refuse,
-        miss=miss,
-        limit=limit,
-        outweigh=outweigh,
-    )
+    """Everybody's newest usable update in one: what the federation has arrived at."""
+    bad: set[str] = set()
+
+    def leave_out(refusal: Refused) -> None:
+        bad.add(refusal.key)
+        refuse(refusal)
+
+    while True:
+        listed = keys.parse_updates(store.list(keys.UPDATES))
+        sound = [p for p in listed if p.signature == signature.digest and p.key not in bad]
+        refused_before = len(bad)
+        averaged = average(
+            store,
+            signature,
+            list(keys.newest(sound).values()),
+            strategy,
+            refuse=leave_out,
+            miss=miss,
+            limit=limit,
+            outweigh=outweigh,
+        )
+        clients = {p.client for p in averaged.included} if averaged else set()
+        if len(bad) == refused_before or {p.client for p in sound if p.key not in bad} <= clients:
+            return averaged
+        # an update that nobody can use may have hidden what its client shared before
 
 
 def average(

@@ -109,17 +109,20 @@ class Posted:
     size: int = 0
     modified: float = 0.0
     valuation: float | None = None
+    key: str = ""
+    """Where the update lies, which follows from the rest."""
 
-    @property
-    def key(self) -> str:
-        """Where the update lies."""
+    def __post_init__(self) -> None:
+        if self.key:
+            return
         if self.sequence >= SEQUENCES:
             raise FederationError(f"client name {self.client!r} is used up: join under another")
         valued = "" if self.valuation is None else f"-{exactly(self.valuation)}"
-        return (
+        key = (
             f"{self.folder}{self.client}={self.sequence:08d}-{self.incarnation}"
             f"-{self.examples}-{self.version}-{self.signature}{valued}.safetensors"
         )
+        object.__setattr__(self, "key", key)
 
     @property
     def rank(self) -> tuple[Incarnation, int]:
@@ -148,6 +151,7 @@ class Posted:
             entry.size,
             entry.modified,
             valuation,
+            entry.key,
         )
 
 
@@ -211,19 +215,21 @@ class Round:
     slices: dict[int, dict[int, list[Made]]] = field(default_factory=dict)
 
 
+class Rounds(dict[int, Round]):
+    """Rounds by number; one of which nothing is there is empty."""
+
+    def __missing__(self, number: int) -> Round:
+        return Round()
+
+
 @dataclass(frozen=True)
 class Listing:
     """What one listing of a federation tells: its rounds, in order, and whose last life is over."""
 
-    rounds: Mapping[int, Round]
+    rounds: Rounds
     left: Mapping[str, Incarnation]
     has_initial: bool = False
-
     keys: frozenset[str] = frozenset()
-
-    def round(self, number: int) -> Round:
-        """A round's objects, of which there may be none."""
-        return self.rounds.get(number) or Round()
 
     @property
     def planned(self) -> list[int]:
@@ -261,7 +267,7 @@ def parse_listing(entries: Iterable[Entry]) -> Listing:
             number = int(posted.folder.split("/")[1])
             rounds.setdefault(number, Round()).updates[key] = posted
     left = {client: life for client, (life, is_left) in newest.items() if is_left}
-    return Listing(dict(sorted(rounds.items())), left, has_initial, frozenset(listed))
+    return Listing(Rounds(sorted(rounds.items())), left, has_initial, frozenset(listed))
 
 
 def round_folder(number: int) -> str:

@@ -250,12 +250,12 @@ class Member:
         """What one listing tells, but for what somebody else put under this member's name."""
         listing = keys.parse_listing(self.store.list(""))
         for round_ in listing.rounds.values():
-            mine: list[Posted | Made] = [
-                p for p in round_.updates.values() if p.client == self.client
-            ]
             slices = [made for by_index in round_.slices.values() for made in by_index.values()]
-            mine += [made for several in slices for made in several if made.client == self.client]
-            for item in mine:
+            named: list[Posted | Made] = [*round_.updates.values()]
+            named += [made for several in slices for made in several]
+            for item in named:
+                if item.client != self.client or item.key in self._written:
+                    continue
                 if not self.notice(item.client, item.incarnation, item.key):
                     round_.updates.pop(item.key, None)
                     for several in slices:

@@ -139,7 +139,7 @@ class Synchronous:
                 events.Closed(
                     client=member.client,
                     round=number,
-                    included=[p.client for p in result.plan.posted()],
+                    included=[p.client for p in result.plan.updates],
                     seconds=clock.now() - started,
                 )
             )
@@ -203,7 +203,7 @@ class Synchronous:
         """
         mine = [
             p
-            for p in plan.posted()
+            for p in plan.updates
             if p.client == self.member.client and p.incarnation == posted.incarnation
         ]
         return mine[0] if mine else None

@@ -5,17 +5,15 @@ from __future__ import annotations
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 Bytes: TypeAlias = bytes | bytearray | memoryview
 
 logger = logging.getLogger("hubless")
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One object in a listing; `modified` is the store's own clock and only for people to read."""
 
     key: str
@@ -77,6 +75,7 @@ class Store(ABC):
         return None
 
 
+@lru_cache(maxsize=1024)
 def check_prefix(prefix: str) -> str:
     """Refuse prefixes that would also match what only starts alike (`run1` and `run10`)."""
     if prefix and not prefix.endswith("/"):

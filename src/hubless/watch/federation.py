@@ -182,7 +182,7 @@ class _Rounds:
         attempt = max(round_.plans)
         when = modified[keys.plan_key(at, attempt)]
         plan = self._plan(at, attempt)
-        included = [posted.client for posted in plan.posted()]
+        included = [posted.client for posted in plan.updates]
         if self._planned.get(at) != attempt:
             if plan.pick is not None and at not in self._planned:
                 yield _said("picked", included, when, round=at, cohort=list(plan.pick.members))
@@ -207,14 +207,14 @@ class _Rounds:
         """Updates that the first plan had and this one leaves out."""
         if plan.attempt == 0 or 0 not in round_.plans:
             return []
-        return [p for p in self._plan(at, 0).posted() if p.key not in plan.included]
+        return [p for p in self._plan(at, 0).updates if p.key not in plan.included]
 
     def _missed(self, at: int, plan: Plan, round_: Round) -> set[str]:
         """Who was to be in a round, or delivered to it, and is not included."""
         expected = set(plan.pick.members) if plan.pick is not None else set()
         delivered = {posted.client for posted in round_.updates.values()}
         bad = {posted.client for posted in self._proved_bad(at, plan, round_)}
-        return (expected | delivered) - {posted.client for posted in plan.posted()} - bad
+        return (expected | delivered) - {posted.client for posted in plan.updates} - bad
 
 
 class _ReadOnly(Store):

@@ -64,7 +64,7 @@ class Picking:
 
     def check(self, plan: Plan, number: int) -> None:
         """Raise ValueError for a plan that these members cannot have drawn."""
-        clients = [posted.client for posted in plan.posted()]
+        clients = [posted.client for posted in plan.updates]
         try:
             self._selection.check(plan.pick, clients, self._names, number)
         except SelectionError as error:

@@ -79,10 +79,8 @@ class Pick:
         return {"picked": list(self.members), "roster": {"members": list(self.roster), **columns}}
 
     @classmethod
-    def parse(cls, document: Mapping[str, Any], number: int) -> Pick | None:
-        """What the plan of round `number` says of it, if anything; ValueError if it cannot be."""
-        if "picked" not in document and "roster" not in document:
-            return None
+    def parse(cls, document: Mapping[str, Any], number: int) -> Pick:
+        """What the plan of round `number` says of it; ValueError if it cannot be."""
         picked, roster = document["picked"], document["roster"]
         names, columns = roster["members"], [roster[name] for name in _COLUMNS]
         if any(type(values) is not list for values in (picked, names, *columns)):

@@ -118,7 +118,7 @@ class OpenRound:
 
     def note(self, number: int, plan: Plan) -> None:
         """Remember who takes part: by name, and who took part in the last two rounds."""
-        self._recent[number] = {posted.client for posted in plan.posted()}
+        self._recent[number] = {posted.client for posted in plan.updates}
         self._known |= self._recent[number]
         self._recent = dict(sorted(self._recent.items())[-2:])
 
@@ -187,7 +187,7 @@ class OpenRound:
         """Each client's newest usable update in an open round."""
         digest = self._member.signature.digest if self._member.signature else ""
         usable = []
-        for posted in listing.round(number).updates.values():
+        for posted in listing.rounds[number].updates.values():
             if posted.signature != digest:
                 reason = "its params have another signature than this federation's"
             elif not self.quorum.admits(posted.client):
@@ -213,7 +213,7 @@ class OpenRound:
 
     def _check_agrees(self, number: int, listing: Listing) -> None:
         """Raise where others follow a plan that this member refuses: they would part ways."""
-        for attempt, slices in listing.round(number).slices.items():
+        for attempt, slices in listing.rounds[number].slices.items():
             makers = {made.client for several in slices.values() for made in several}
             others = sorted(filter(self.quorum.admits, makers - {self._member.client}))
             key = keys.plan_key(number, attempt)

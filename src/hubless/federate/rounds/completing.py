@@ -121,7 +121,7 @@ class Completing:
             is_past = member.is_past
             late = is_past or clock.now() - waiting_since >= self._help_after
             try:
-                advanced = self._advance(work, listing.round(number), late)
+                advanced = self._advance(work, listing.rounds[number], late)
                 if work.complete:
                     return self._arrive(work)
             except _Unusable as unusable:
@@ -142,7 +142,7 @@ class Completing:
         """Whether nobody can use an update that a plan includes."""
         if self._member.refused(key):
             return True
-        round_ = listing.round(number)
+        round_ = listing.rounds[number]
         posted = round_.updates.get(key)
         if posted is None:
             # an attempt that has all its slices stands, whatever is deleted later
@@ -160,7 +160,7 @@ class Completing:
 
     def has_all_slices(self, number: int, plan: Plan, listing: Listing) -> bool:
         """Whether a round needs nobody's update any more: its attempt stands."""
-        work, round_ = Work(self._member.agreed, number, plan), listing.round(number)
+        work, round_ = Work(self._member.agreed, number, plan), listing.rounds[number]
         return self.reached == work.version or all(
             len(_digests(self._credible(work, i, round_))) == 1 for i in range(len(work.cuts))
         )
@@ -205,7 +205,7 @@ class Completing:
         if work is None or work.number not in listing.rounds:
             return
         try:
-            self._settle_contradictions(work, listing.round(work.number))
+            self._settle_contradictions(work, listing.rounds[work.number])
         except (_Unusable, NotFound):
             # collected meanwhile: what was loaded was checked before
             self._loaded = None
@@ -219,7 +219,7 @@ class Completing:
     def _arrive(self, work: Work) -> Result:
         """Be at this version, once a part of it was checked and nobody says otherwise."""
         listing = self._member.look()
-        round_ = listing.round(work.number)
+        round_ = listing.rounds[work.number]
         self._check(work, round_)
         self._settle_contradictions(work, round_)
         self.reached = self._at = work.version
@@ -257,14 +257,14 @@ class Completing:
         for index in alone:
             advanced |= self._make_slice(work, index, round_)
         if late and not advanced:
-            absent = [p for p in work.plan.posted() if p.key not in round_.updates]
+            absent = [p for p in work.plan.updates if p.key not in round_.updates]
             if absent:
                 raise _Unusable([Refused(p.client, p.key, "it was deleted") for p in absent])
         return advanced
 
     def _credible(self, work: Work, index: int, round_: Round) -> list[Made]:
         """Who says what a slice is: its owner first, forgers and strangers not at all."""
-        owner = work.plan.posted()[index].client
+        owner = work.plan.updates[index].client
         by_index = round_.slices.get(work.plan.attempt, {})
         credible = [
             made
@@ -332,7 +332,7 @@ class Completing:
         finish: Callable[[Block, Array], None],
     ) -> None:
         """Fold parts of a slice over all included updates."""
-        included = work.plan.posted()
+        included = work.plan.updates
         examples = capped([p.examples for p in included], self._member.outweigh)
         staleness = [max(0, work.number - p.version) for p in included]
         weights = self._strategy.weights(examples, staleness).tolist()
@@ -422,7 +422,7 @@ class Completing:
         plan = self._plans.get(number, attempt)
         if plan is None:
             raise gone
-        round_, earlier = listing.round(number), Work(self._member.agreed, number, plan)
+        round_, earlier = listing.rounds[number], Work(self._member.agreed, number, plan)
         loaded = self._loaded
         for index, stretch in enumerate(earlier.cuts):
             if stretch.start >= blocks.stop or blocks.start >= stretch.stop:

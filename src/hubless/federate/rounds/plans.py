@@ -7,6 +7,7 @@ import json
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 from hubless.errors import AlreadyExists, FederationError, NotFound, Refused, StoreError
@@ -54,11 +55,12 @@ class Plan:
         try:
             document = json.loads(raw)
             included, before = document["included"], _version(document["before"])
-            pick = Pick.parse(document, number)
+            picked = "picked" in document or "roster" in document
+            pick = Pick.parse(document, number) if picked else None
             by, nonce = str(document["by"]), str(document["nonce"])
             digest = codec.fingerprint(raw)
             plan = cls(tuple(included), attempt, before, pick, by, nonce, digest)
-            posted = plan.posted()
+            posted = plan.updates
             if len(posted) != len(included) or not included:
                 raise ValueError("it includes what is no update")
             if len({p.client for p in posted}) != len(included):
@@ -73,13 +75,14 @@ class Plan:
             raise ValueError(f"it is damaged: {error}") from None
         return plan
 
-    def posted(self) -> list[Posted]:
+    @cached_property
+    def updates(self) -> list[Posted]:
         """The included updates, as their keys describe them."""
         return keys.parse_updates(Entry(key, 0, 0.0) for key in self.included)
 
     def known_after(self, number: int) -> dict[str, Standing]:
         """What everybody knows of the members once the round is over."""
-        delivered = {p.client: (p.examples, p.valuation) for p in self.posted()}
+        delivered = {p.client: (p.examples, p.valuation) for p in self.updates}
         return self.pick.after(number, delivered) if self.pick else {}
 
 
@@ -117,7 +120,7 @@ class Plans:
     def binding(self, number: int, listing: Listing) -> Plan | None:
         """The plan that binds a round as things stand, or None while it is open."""
         plan = self._binding.get(number)
-        attempts = listing.round(number).plans
+        attempts = listing.rounds[number].plans
         for attempt in range(plan.attempt + 1 if plan else 0, max(attempts, default=-1) + 1):
             if attempt not in attempts:
                 if (number, attempt) in self._squatted:
@@ -143,7 +146,7 @@ class Plans:
             if not self._has_vanished:
                 # a listing that is out of date makes rounds look as if they stood alone
                 for number in strays:
-                    for attempt in listing.round(number).plans:
+                    for attempt in listing.rounds[number].plans:
                         self._refuse(number, attempt, "no round leads up to it")
                 return newest
             listing = self._member.look()
@@ -169,7 +172,7 @@ class Plans:
             listing = self._member.look()
             newest = self.newest(listing, number - 1)
             is_over = newest is not None and newest[0] > number
-            if not is_over and attempt not in listing.round(number).plans:
+            if not is_over and attempt not in listing.rounds[number].plans:
                 self._squatted.add((number, attempt))
                 reason = "it cannot be read, and nothing can be created in its place"
                 self._member.refuse(Refused("?", key, reason))
@@ -191,7 +194,7 @@ class Plans:
 
     def _next_attempt(self, number: int, listing: Listing) -> int:
         """The first attempt at closing a round that nobody made yet."""
-        taken = listing.round(number).plans
+        taken = listing.rounds[number].plans
         attempt = next(
             a for a in itertools.count() if a not in taken and (number, a) not in self._squatted
         )
@@ -211,7 +214,7 @@ class Plans:
         strays: list[int] = []
         for number in reversed(listing.planned):
             is_far = number > max(reached + 1, 0)
-            if is_far and not listing.round(number - 1).plans:
+            if is_far and not listing.rounds[number - 1].plans:
                 strays.append(number)
                 continue
             plan = self.binding(number, listing)
@@ -225,7 +228,7 @@ class Plans:
 
     def _is_led_up_to(self, number: int, plan: Plan, listing: Listing) -> bool:
         """Whether the round before is there, too, and anything of what the plan includes."""
-        round_ = listing.round(number)
+        round_ = listing.rounds[number]
         is_backed = bool(round_.slices.get(plan.attempt)) or any(
             key in round_.updates for key in plan.included
         )
@@ -238,7 +241,7 @@ class Plans:
             try:
                 raw = self._member.store.get(keys.plan_key(number, attempt), PLAN_BYTES)
                 plan = Plan.parse(raw, number, attempt)
-                strangers = [p.client for p in plan.posted() if not self.admits(p.client)]
+                strangers = [p.client for p in plan.updates if not self.admits(p.client)]
                 if strangers:
                     raise ValueError(f"it includes {', '.join(strangers)}, who are no members")
                 self._check(plan, number, listing)
