@@ -453,8 +453,8 @@ class Completing:
     def _check(self, work: Work, round_: Round) -> bool:
         """Compute a part of another's slice again, once; whether that took a whole slice.
 
-        A part of one in as many as there are others costs a member no more than its share of
-        one model. Nobody can know which part of which slice it will be.
+        One part in as many as there are members costs a member its share of one model. Nobody can
+        know which part of which slice it will be.
         """
         others = [i for i in range(len(work.cuts)) if i not in work.made]
         if work.is_checked or not others or not self._computes:
@@ -463,7 +463,7 @@ class Completing:
         index = others[secrets.randbelow(len(others))]
         start, stop = extent(work.signature, work.cuts[index])
         size = stop - start
-        length = max(size // max(1, len(work.plan.included) - 1), min(size, _CHECKED_BYTES))
+        length = max(size // len(work.plan.included), min(size, _CHECKED_BYTES))
         first = start + secrets.randbelow(size - length + 1)
         parts = parts_within(
             work.signature, work.cuts[index], first, first + length, whole=bool(self._slot_names)
