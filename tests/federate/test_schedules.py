@@ -11,11 +11,12 @@ import pytest
 
 from hubless.federate import asynchronous, synchronous
 from hubless.federate.asynchronous import Asynchronous
-from hubless.federate.keys import Posted
+from hubless.federate.keys import Listing, Posted, Round
 from hubless.federate.picking.picking import Picking
 from hubless.federate.picking.standing import Pick
+from hubless.federate.rounds.completing import Completing
+from hubless.federate.rounds.slices import Work
 from hubless.federate.synchronous import Synchronous
-from tests.support import schedules
 from tests.support.schedules import Report, ScheduleFailure, run_async, run_select, run_sync
 
 # HUBLESS_SCHEDULES=20 runs twenty times as many as fit into every day's tests
@@ -77,7 +78,7 @@ def test_finds_a_store_that_overwrites_what_exists() -> None:
 
 def test_finds_updates_deleted_before_their_successor_is_there() -> None:
     def greedy(self: Asynchronous, listed: list[Posted]) -> None:
-        self._discard([p.key for p in listed if p.client == self.client][-1:])
+        self.member.discard([p.key for p in listed if p.client == self.member.client][-1:])
 
     with mock.patch.object(Asynchronous, "_collect", greedy):
         assert "is lost" in found(run_async, 20)
@@ -98,17 +99,14 @@ def test_finds_updates_taken_in_twice() -> None:
         assert "back to" in found(run_async, 20)
 
 
-def test_finds_rounds_that_never_end() -> None:
-    def helpless(self: Synchronous, *arguments: object) -> None:
-        init(self, *arguments)
-        self.help_after = float("inf")
+def test_finds_rounds_that_nobody_completes() -> None:
+    def helpless(self: Completing, work: Work, index: int, round_: Round) -> bool:
+        self._computes = index == work.mine
+        return make_slice(self, work, index, round_)
 
-    init: Callable[..., None] = Synchronous.__init__
-    with (
-        mock.patch.object(Synchronous, "__init__", helpless),
-        mock.patch.object(schedules, "_MOST_SECONDS", 300.0),
-    ):
-        assert "still running" in found(run_sync, 100)
+    make_slice = Completing._make_slice
+    with mock.patch.object(Completing, "_make_slice", helpless):
+        assert "could not be completed" in found(run_sync, 100)
 
 
 def test_finds_rounds_collected_while_they_are_read() -> None:
@@ -134,9 +132,10 @@ def test_finds_what_plans_forget_of_members() -> None:
 
 
 def test_finds_a_members_only_trace_deleted_while_it_is_not_picked() -> None:
-    def greedy(self: Synchronous, number: int, rounds: Any) -> None:
-        old = [p for n, r in rounds.items() if n <= number - 2 for p in r.updates.values()]
-        self._discard([p.key for p in old if p.client == self.client])
+    def greedy(self: Synchronous, number: int, listing: Listing) -> None:
+        rounds = listing.rounds.items()
+        old = [p for n, r in rounds if n <= number - 2 for p in r.updates.values()]
+        self.member.discard([p.key for p in old if p.client == self.member.client])
 
     with mock.patch.object(Synchronous, "_collect", greedy):
         assert "is lost" in found(run_select, 20)
