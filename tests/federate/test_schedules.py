@@ -17,7 +17,8 @@ from hubless.federate.picking.standing import Pick
 from hubless.federate.rounds.completing import Completing
 from hubless.federate.rounds.slices import Work
 from hubless.federate.synchronous import Synchronous
-from tests.support.schedules import Report, ScheduleFailure, run_async, run_select, run_sync
+from tests.support.schedules.basics import Report, ScheduleFailure
+from tests.support.schedules.running import run_async, run_select, run_sync
 
 # HUBLESS_SCHEDULES=20 runs twenty times as many as fit into every day's tests
 TIMES = int(os.environ.get("HUBLESS_SCHEDULES", "1"))
