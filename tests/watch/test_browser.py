@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from hubless.watch.feed import open_feed
-from hubless.watch.web import serving
+from hubless.watch.live.web import serving
 from tests.watch import runs
 
 playwright = pytest.importorskip("playwright.sync_api", reason="needs playwright")
@@ -31,7 +31,8 @@ Visit = Callable[..., AbstractContextManager[Any]]
 MILLISECONDS = 120_000
 """How long to wait for what is sure to come."""
 SERVE = (
-    "import sys; from hubless.watch.feed import open_feed; from hubless.watch.web import serve;"
+    "import sys; from hubless.watch.feed import open_feed;"
+    "from hubless.watch.live.web import serve;"
     "serve(open_feed(sys.argv[1]), port=int(sys.argv[2]), interval=0.1)"
 )
 pytestmark = [

@@ -14,8 +14,8 @@ from hubless import events
 from hubless.errors import FederationError, HublessError, StoreError, Unsupported
 from hubless.select import Uniform
 from hubless.store.metered import Metered
-from hubless.watch.federation import FederationFeed
 from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Feeds, open_feed
+from hubless.watch.listing import FederationFeed
 from tests.support.servers import Server
 from tests.watch import runs
 

@@ -17,7 +17,7 @@ import pytest
 from hubless.errors import DataError, HublessError
 from hubless.select.activity import Activity
 from hubless.study.grid import Grid
-from hubless.watch.report import write_report
+from hubless.watch.report.page import write_report
 from tests.study.test_grid import AXES, Counted
 from tests.watch.reports import federated, made_up, simulated
 

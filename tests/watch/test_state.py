@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hubless.errors import StoreError
 from hubless.events import to_file
 from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Record, open_feed
-from hubless.watch.run import MOST_METRICS
-from hubless.watch.series import MOST
-from hubless.watch.state import State, look
-from hubless.watch.strip import COLUMNS, MARKS, SHOWN
-from hubless.watch.terminal import told
+from hubless.watch.fold.overview import State, look
+from hubless.watch.fold.run import MOST_METRICS
+from hubless.watch.fold.series import MOST
+from hubless.watch.fold.strip import COLUMNS, MARKS, SHOWN
+from hubless.watch.live.terminal import told
 from tests.watch import runs
 
 KINDS = sorted({*OF_MEMBERS, *OF_SIMULATIONS, "unknown"})
@@ -389,7 +389,7 @@ def test_no_record_can_break_it_nor_what_it_says(said: list[tuple[str, dict[str,
 
 
 def test_folding_imports_nothing_heavy() -> None:
-    modules = "hubless.watch.feed, hubless.watch.terminal, hubless.watch.web"
+    modules = "hubless.watch.feed, hubless.watch.live.terminal, hubless.watch.live.web"
     code = f"import sys, {modules}; print(*sys.modules)"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert {"torch", "rich", "starlette", "uvicorn", "numpy"}.isdisjoint(ran.stdout.split())

@@ -12,8 +12,8 @@ import pytest
 from hubless.errors import DataError
 from hubless.select.activity import Activity
 from hubless.simulate.times import Buffered
-from hubless.watch.sources import Simulated, read_sources
-from hubless.watch.tables import Tables, tables_of
+from hubless.watch.report.sources import Simulated, read_sources
+from hubless.watch.report.tables import Tables, tables_of
 from tests.watch.reports import MEMBERS, SIZES, federated, made_up, simulated
 
 

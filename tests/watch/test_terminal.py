@@ -16,12 +16,12 @@ import pytest
 
 from hubless.errors import HublessError, StoreError
 from hubless.watch.feed import open_feed
-from hubless.watch.terminal import sparkline, watch_terminal
+from hubless.watch.live.terminal import sparkline, watch_terminal
 from tests.watch import runs
 
 WATCH = (
     "import sys; from hubless.watch.feed import open_feed; "
-    "from hubless.watch.terminal import watch_terminal; "
+    "from hubless.watch.live.terminal import watch_terminal; "
     "sys.exit(watch_terminal(open_feed(sys.argv[1]), interval=0.05))"
 )
 

@@ -22,7 +22,7 @@ import pytest
 
 from hubless.errors import HublessError
 from hubless.watch.feed import open_feed
-from hubless.watch.web import serve, serving
+from hubless.watch.live.web import serve, serving
 from tests.watch import runs
 
 
@@ -84,7 +84,8 @@ class Stream:
 def process(path: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """A server in a process of its own, and the address that it printed."""
     code = (
-        "import sys; from hubless.watch.feed import open_feed; from hubless.watch.web import serve;"
+        "import sys; from hubless.watch.feed import open_feed;"
+        "from hubless.watch.live.web import serve;"
         f"sys.exit(serve(open_feed(sys.argv[1]), interval=0.05, {', '.join(arguments)}))"
     )
     command = [sys.executable, "-c", code, str(path)]
@@ -115,7 +116,7 @@ def test_the_page_takes_nothing_from_any_other_host(path: Path) -> None:
 
 def test_the_pages_scripts_make_no_markup_of_text() -> None:
     for name in ("page.js", "chart.js", "strip.js"):
-        script = (resources.files("hubless.watch") / name).read_text()
+        script = (resources.files("hubless.watch.live") / name).read_text()
         assert not re.search(
             r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|eval\(", script
         )

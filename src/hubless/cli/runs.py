@@ -184,7 +184,7 @@ def _watch(options: argparse.Namespace) -> int:
     settings = bucket_settings(options)
     feed = open_feed(options.source, endpoint=options.endpoint, options=settings)
     if options.json:
-        from hubless.watch.state import State
+        from hubless.watch.fold.overview import State
 
         state = State(feed.name)
         for record in feed.poll():
@@ -193,10 +193,10 @@ def _watch(options: argparse.Namespace) -> int:
         return 0
     with needing("watch", "watch"):
         if not options.web:
-            from hubless.watch.terminal import watch_terminal
+            from hubless.watch.live.terminal import watch_terminal
 
             return watch_terminal(feed, interval=options.interval, once=options.once)
-        from hubless.watch.web import serve
+        from hubless.watch.live.web import serve
     host = "127.0.0.1" if options.host is None else options.host
     port = 8642 if options.port is None else options.port
     return serve(feed, host=host, port=port, token=options.token, interval=options.interval)
@@ -204,7 +204,7 @@ def _watch(options: argparse.Namespace) -> int:
 
 def _report(options: argparse.Namespace) -> int:
     with needing("report", "report"):
-        from hubless.watch.report import write_report
+        from hubless.watch.report.page import write_report
 
         page = write_report(
             options.sources,

@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _report(sources: Sequence[Path]) -> None:
     """A page for each part, next to what it is made of."""
-    from hubless.watch.report import write_report
+    from hubless.watch.report.page import write_report
 
     print()
     for source in sources:

@@ -77,7 +77,7 @@ def open_feed(
     text = str(source)
     scheme, separator, _ = text.partition("://")
     if separator and scheme != "file":
-        from hubless.watch.federation import FederationFeed
+        from hubless.watch.listing import FederationFeed
 
         return FederationFeed(text, endpoint=endpoint, options=options)
     path = Path(unquote(urlsplit(text).path) if separator else text).expanduser()
@@ -92,7 +92,7 @@ def open_feed(
 
 
 def _open_folder(folder: Path) -> Feed:
-    from hubless.watch.federation import FederationFeed
+    from hubless.watch.listing import FederationFeed
 
     files = FilesFeed(folder)
     if (folder / _FEDERATION).is_file():

@@ -8,7 +8,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from hubless.watch.drawing import Drawing, themes
+from hubless.watch.report.drawing import Drawing, themes
 
 _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 """Whatever stands in the texts, the page loads nothing."""

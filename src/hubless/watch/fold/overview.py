@@ -14,9 +14,9 @@ from typing import Any
 
 from hubless.errors import HublessError
 from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Feed, Record, time_of
-from hubless.watch.members import Federation
-from hubless.watch.places import Places
-from hubless.watch.run import Run, Simulation, text
+from hubless.watch.fold.federation import Federation
+from hubless.watch.fold.places import Places
+from hubless.watch.fold.run import Run, Simulation, text
 
 _TROUBLES = 30
 _RUNS = 64

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from hubless.errors import DataError, HublessError
-from hubless.watch import sheet
-from hubless.watch.findings import (
+from hubless.watch.live.terminal import size, span
+from hubless.watch.report import sheet
+from hubless.watch.report.comparison import (
     Findings,
     counted,
     differences,
@@ -24,14 +25,13 @@ from hubless.watch.findings import (
     sentences,
     settings_of,
 )
-from hubless.watch.sources import Found, Studied, read_sources, said
-from hubless.watch.tables import Tables, tables_of
-from hubless.watch.terminal import size, span
+from hubless.watch.report.sources import Found, Studied, read_sources, said
+from hubless.watch.report.tables import Tables, tables_of
 
 if TYPE_CHECKING:
     import polars
 
-    from hubless.watch.drawing import Drawing
+    from hubless.watch.report.drawing import Drawing
 
 _MOST_CURVES = 6
 _MOST_ROWS = 200
@@ -155,7 +155,7 @@ def _summary(summed: Findings, found: Found) -> str:
 
 
 def _metrics(tables: Tables, summed: Findings, charts: sheet.Charts) -> str:
-    from hubless.watch.charts import metric_lines
+    from hubless.watch.report.charts import metric_lines
 
     order = sorted(tables.metrics, key=lambda name: name != summed.metric)
     drawings = [metric_lines(tables.rounds, metric) for metric in order]
@@ -171,7 +171,7 @@ def _metrics(tables: Tables, summed: Findings, charts: sheet.Charts) -> str:
 
 
 def _deciles(tables: Tables, summed: Findings, charts: sheet.Charts) -> str:
-    from hubless.watch.charts import decile_curves, decile_ends
+    from hubless.watch.report.charts import decile_curves, decile_ends
 
     frame = tables.deciles
     metrics = frame["metric"].unique(maintain_order=True).to_list()
@@ -198,7 +198,7 @@ def _deciles(tables: Tables, summed: Findings, charts: sheet.Charts) -> str:
 
 
 def _selection(tables: Tables, found: Found, charts: sheet.Charts) -> str:
-    from hubless.watch.charts import histogram, selection
+    from hubless.watch.report.charts import histogram, selection
 
     counts: dict[str, Counter[int]] = {}
     told = []
@@ -234,7 +234,7 @@ def _selection(tables: Tables, found: Found, charts: sheet.Charts) -> str:
 
 
 def _members(tables: Tables, found: Found, charts: sheet.Charts) -> str:
-    from hubless.watch.charts import member_updates
+    from hubless.watch.report.charts import member_updates
 
     parts = []
     for federation in found.federations:
@@ -263,7 +263,7 @@ def _members(tables: Tables, found: Found, charts: sheet.Charts) -> str:
 
 
 def _staleness(tables: Tables, charts: sheet.Charts) -> str:
-    from hubless.watch.charts import histogram
+    from hubless.watch.report.charts import histogram
 
     shares: dict[str, dict[int, float]] = {}
     told = []
@@ -281,7 +281,7 @@ def _staleness(tables: Tables, charts: sheet.Charts) -> str:
 
 
 def _labels(tables: Tables, charts: sheet.Charts) -> str:
-    from hubless.watch.charts import label_shares
+    from hubless.watch.report.charts import label_shares
 
     drawings: list[Drawing | None] = []
     known: list[polars.DataFrame] = []
@@ -295,7 +295,7 @@ def _labels(tables: Tables, charts: sheet.Charts) -> str:
 
 
 def _time(tables: Tables, charts: sheet.Charts) -> str:
-    from hubless.watch.charts import time_spent
+    from hubless.watch.report.charts import time_spent
 
     return sheet.section("Where the time went", charts.cards([time_spent(tables.phases)]))
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from hubless.events import logger
 from hubless.watch.feed import Feed
-from hubless.watch.run import Run
-from hubless.watch.state import State, look
+from hubless.watch.fold.overview import State, look
+from hubless.watch.fold.run import Run
 
 _UNWATCHED = 5
 """So many times less often is looked where nobody watches."""

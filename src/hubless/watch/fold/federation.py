@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from hubless.watch import strip
 from hubless.watch.feed import Record, finite
-from hubless.watch.run import MOST_METRICS, Run, items, numbers, short, text, whole
-from hubless.watch.series import Point
-from hubless.watch.strip import Strip
+from hubless.watch.fold import strip
+from hubless.watch.fold.run import MOST_METRICS, Run, items, numbers, short, text, whole
+from hubless.watch.fold.series import Point
+from hubless.watch.fold.strip import Strip
 
 _MEMBERS = 5000
 _LINES = 8

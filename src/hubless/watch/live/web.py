@@ -22,7 +22,7 @@ from urllib.parse import parse_qs, quote, unquote
 
 from hubless.errors import HublessError
 from hubless.watch.feed import Feed
-from hubless.watch.publisher import Publisher
+from hubless.watch.live.publisher import Publisher
 
 if TYPE_CHECKING:
     import uvicorn
@@ -163,7 +163,7 @@ def app(
     from starlette.responses import JSONResponse, PlainTextResponse, StreamingResponse
     from starlette.routing import Route
 
-    folder = resources.files("hubless.watch")
+    folder = resources.files("hubless.watch.live")
     static = {path: (folder / name).read_bytes() for path, (name, _) in _STATIC.items()}
 
     def page(request: Request) -> Response:

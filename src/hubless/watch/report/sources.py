@@ -22,7 +22,7 @@ from hubless.watch.feed import (
     parse_lines,
     time_of,
 )
-from hubless.watch.places import Places
+from hubless.watch.fold.places import Places
 
 _LARGEST = 2**53
 

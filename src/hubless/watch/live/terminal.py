@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from hubless.errors import HublessError
 from hubless.watch.feed import Feed
-from hubless.watch.members import ALL
-from hubless.watch.run import Run
-from hubless.watch.state import State, Trouble, look
+from hubless.watch.fold.federation import ALL
+from hubless.watch.fold.overview import State, Trouble, look
+from hubless.watch.fold.run import Run
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType

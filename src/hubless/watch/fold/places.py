@@ -7,7 +7,7 @@ from collections.abc import Hashable
 from typing import TypeVar
 
 from hubless.watch.feed import Record
-from hubless.watch.run import text
+from hubless.watch.fold.run import text
 
 _MOST = 5000
 

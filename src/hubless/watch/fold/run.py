@@ -8,8 +8,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hubless.watch.feed import Record, finite
-from hubless.watch.series import Point, Series
-from hubless.watch.strip import TRAINED, Strip
+from hubless.watch.fold.series import Point, Series
+from hubless.watch.fold.strip import TRAINED, Strip
 
 MOST_METRICS = 32
 _RECENT = 100

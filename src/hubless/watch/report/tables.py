@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from hubless.data.index import tenths
 from hubless.watch.feed import Record, finite
-from hubless.watch.meetings import Meeting
-from hubless.watch.sources import Federated, Simulated, mapping, said, sequence, whole
+from hubless.watch.report.meetings import Meeting
+from hubless.watch.report.sources import Federated, Simulated, mapping, said, sequence, whole
 
 if TYPE_CHECKING:
     import polars

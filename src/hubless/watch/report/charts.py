@@ -7,13 +7,13 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from hubless.watch.drawing import Drawing, Rows, base, short, slug, thinned, titled, unit_of
+from hubless.watch.report.drawing import Drawing, Rows, base, short, slug, thinned, titled, unit_of
 
 if TYPE_CHECKING:
     import altair
     import polars
 
-    from hubless.watch.drawing import Drawn
+    from hubless.watch.report.drawing import Drawn
 
 _POINTS = 12_000
 """So many points of all lines together are drawn."""

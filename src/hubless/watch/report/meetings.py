@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from hubless.watch.feed import Record, finite, time_of
-from hubless.watch.sources import mapping, said, sequence, whole
+from hubless.watch.report.sources import mapping, said, sequence, whole
 
 _MOST_MEMBERS = 2000
 

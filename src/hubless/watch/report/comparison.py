@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hubless.watch.sources import Simulated, mapping, said, whole
-from hubless.watch.tables import Tables
+from hubless.watch.report.sources import Simulated, mapping, said, whole
+from hubless.watch.report.tables import Tables
 
 if TYPE_CHECKING:
     import polars

@@ -1,0 +1,1 @@
+"""The report: one page of what runs came to."""
