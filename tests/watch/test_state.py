@@ -1,4 +1,4 @@
-"""State: what events amount to, in whatever order, number and condition they come."""
+"""Folding: what events amount to, in whatever order, number and condition they come."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from hubless.errors import StoreError
 from hubless.events import to_file
 from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Record, open_feed
-from hubless.watch.fold.overview import State, look
+from hubless.watch.fold.overview import Overview, look
 from hubless.watch.fold.run import MOST_METRICS
 from hubless.watch.fold.series import MOST
 from hubless.watch.fold.strip import COLUMNS, MARKS, SHOWN
@@ -26,8 +26,8 @@ from tests.watch import runs
 KINDS = sorted({*OF_MEMBERS, *OF_SIMULATIONS, "unknown"})
 
 
-def folded(source: Path) -> State:
-    state = State()
+def folded(source: Path) -> Overview:
+    state = Overview()
     look(state, [open_feed(source)])
     return state
 
@@ -67,7 +67,7 @@ def test_a_simulation_is_summed_up(tmp_path: Path) -> None:
 
 
 def test_the_time_that_is_left_goes_by_the_last_rounds() -> None:
-    state = State()
+    state = Overview()
     for record in (started(), *(trained(n) for n in range(1, 41))):
         state.apply(record)
     (run,) = state.to_json(now=1e9 + 41)["runs"]
@@ -76,7 +76,7 @@ def test_the_time_that_is_left_goes_by_the_last_rounds() -> None:
 
 
 def test_a_run_that_is_not_heard_of_any_more_is_silent() -> None:
-    state = State()
+    state = Overview()
     for record in (started(), trained(1), trained(2)):
         state.apply(record)
     assert state.to_json(now=1e9 + 50)["runs"][0]["status"] == "live"
@@ -85,7 +85,7 @@ def test_a_run_that_is_not_heard_of_any_more_is_silent() -> None:
 
 
 def test_a_resumed_run_counts_the_rounds_that_it_does_again_once() -> None:
-    state, straight = State(), State()
+    state, straight = Overview(), Overview()
     for record in (started(), *(trained(n) for n in range(1, 8))):
         state.apply(record)
     state.apply({"event": "ended", "client": "s", "round": 7, "reason": "interrupted"})
@@ -104,7 +104,7 @@ def test_a_resumed_run_counts_the_rounds_that_it_does_again_once() -> None:
 
 
 def test_a_run_that_starts_anew_forgets_the_one_before() -> None:
-    state = State()
+    state = Overview()
     for record in (
         started(),
         trained(1),
@@ -128,7 +128,7 @@ def test_several_runs_in_one_file_are_told_apart(tmp_path: Path) -> None:
 
 def test_runs_of_one_name_from_several_places_are_told_apart(tmp_path: Path) -> None:
     feeds = [open_feed(runs.whole_run(tmp_path / f"{name}.jsonl")) for name in "ab"]
-    state = State()
+    state = Overview()
     look(state, feeds)
     first, second = state.to_json()["runs"]
     assert first["name"] == "simulation"
@@ -136,7 +136,7 @@ def test_runs_of_one_name_from_several_places_are_told_apart(tmp_path: Path) -> 
 
 
 def test_a_metric_that_is_not_finite_is_told_and_not_drawn() -> None:
-    state = State()
+    state = Overview()
     state.apply(started())
     state.apply(trained(1, metrics={"loss": None}))
     assert state.to_json()["runs"][0]["lines"] == {}
@@ -144,7 +144,7 @@ def test_a_metric_that_is_not_finite_is_told_and_not_drawn() -> None:
 
 
 def test_memory_and_what_is_sent_stay_bounded_however_long_a_run_is() -> None:
-    state, draw = State(), random.Random(0)
+    state, draw = Overview(), random.Random(0)
     state.apply(started(rounds=10_000, clients=1000))
     for number in range(1, 10_001):
         state.apply(trained(number, cohort=draw.sample(range(1000), 20)))
@@ -162,7 +162,7 @@ def test_memory_and_what_is_sent_stay_bounded_however_long_a_run_is() -> None:
 
 
 def test_the_strip_keeps_the_clients_that_were_active_last() -> None:
-    state = State()
+    state = Overview()
     state.apply(started(clients=5000))
     for number in range(1, 5001):
         state.apply(trained(number, cohort=[number - 1]))
@@ -172,7 +172,7 @@ def test_the_strip_keeps_the_clients_that_were_active_last() -> None:
 
 
 def test_a_wide_cell_says_how_often() -> None:
-    state = State()
+    state = Overview()
     state.apply(started())
     for number in range(1, 2 * COLUMNS + 1):
         state.apply(trained(number, cohort=[0, 1] if number % 2 else [0]))
@@ -193,7 +193,7 @@ def joined(client: str, url: str, life: str, time: float = 1e9) -> Record:
 
 @pytest.mark.parametrize("huge", [1e306, -1e306, 1e99])
 def test_a_members_huge_metric_is_gone_once_it_says_another(huge: float) -> None:
-    state = State()
+    state = Overview()
     state.apply(pushed("a", metrics={"loss": 1.0}))
     state.apply(pushed("b", metrics={"loss": huge}))
     json.dumps(state.to_json(), allow_nan=False)
@@ -202,7 +202,7 @@ def test_a_members_huge_metric_is_gone_once_it_says_another(huge: float) -> None
 
 
 def test_what_no_clock_page_or_sum_can_hold_is_passed_over() -> None:
-    state = State("folder \udcff")
+    state = Overview("folder \udcff")
     state.apply(started())
     for number in (1, 2):
         state.apply(trained(number, seconds=1e308, time=1e300, metrics={"loss": 1e308}))
@@ -213,7 +213,7 @@ def test_what_no_clock_page_or_sum_can_hold_is_passed_over() -> None:
 
 
 def test_a_client_that_joins_elsewhere_is_in_another_federation() -> None:
-    state = State()
+    state = Overview()
     for place, url in enumerate(("file:///one", "file:///two")):
         state.apply(joined("a", url, f"0001{place}"))
         for sequence in range(3):
@@ -226,7 +226,7 @@ def test_a_client_that_joins_elsewhere_is_in_another_federation() -> None:
 
 
 def test_a_folder_that_is_known_by_two_paths_is_one_federation() -> None:
-    state = State()
+    state = Overview()
     for url in ("file:///here", "file:///moved"):
         for client in "ab":
             state.apply(joined(client, url, f"0001{client}"))
@@ -238,7 +238,7 @@ def test_a_folder_that_is_known_by_two_paths_is_one_federation() -> None:
 
 
 def test_names_of_metrics_stay_bounded_however_many_there_are() -> None:
-    state = State()
+    state = Overview()
     state.apply(started())
     for number in range(1, 201):
         state.apply(trained(number, metrics={f"m{number}": 1.0, "loss": 1.0}))
@@ -250,7 +250,7 @@ def test_names_of_metrics_stay_bounded_however_many_there_are() -> None:
 
 def test_members_and_rounds_of_a_federation_are_summed_up(tmp_path: Path) -> None:
     said = runs.synchronous(tmp_path / "run", rounds=3)
-    state = State()
+    state = Overview()
     for event in said:
         state.apply(json.loads(event.to_json()))
     (run,) = state.to_json()["runs"]
@@ -279,7 +279,7 @@ def test_what_members_and_their_store_both_tell_counts_once(tmp_path: Path) -> N
 
 
 def test_every_trouble_shows_in_the_strip_the_counts_and_the_list() -> None:
-    state = State()
+    state = Overview()
     for name in "abcd":
         state.apply({"event": "joined", "client": name, "time": 1.0, "mode": "sync"})
     state.apply({"event": "late", "client": "a", "time": 2.0, "round": 4})
@@ -302,7 +302,7 @@ def test_every_trouble_shows_in_the_strip_the_counts_and_the_list() -> None:
 
 
 def test_a_trouble_that_repeats_takes_one_line() -> None:
-    state = State()
+    state = Overview()
     for _ in range(50):
         state.apply({"event": "offline", "client": "c", "time": 4.0, "reason": "no network"})
     (trouble,) = state.to_json()["trouble"]
@@ -310,7 +310,7 @@ def test_a_trouble_that_repeats_takes_one_line() -> None:
 
 
 def test_a_member_that_fell_silent_is_idle_and_one_that_left_stays_gone() -> None:
-    state = State()
+    state = Overview()
     for sequence in range(3):
         push = {"event": "pushed", "client": "a", "time": 10.0 * sequence + 1, "key": "updates/a"}
         state.apply({**push, "sequence": sequence, "examples": 1, "bytes": 7, "metrics": {}})
@@ -324,7 +324,7 @@ def test_a_member_that_fell_silent_is_idle_and_one_that_left_stays_gone() -> Non
 
 
 def test_a_thousand_members_take_a_bounded_number_of_lines() -> None:
-    state = State()
+    state = Overview()
     for i in range(1000):
         push = {"event": "pushed", "client": f"site-{i}", "time": 1.0 + i, "key": "updates/x"}
         state.apply({**push, "sequence": 0, "examples": 1, "bytes": 7, "metrics": {"loss": i}})
@@ -343,7 +343,7 @@ class Broken:
 
 
 def test_a_feed_that_cannot_be_read_is_said_until_it_can_be() -> None:
-    state = State()
+    state = Overview()
     assert look(state, [Broken()])
     assert state.to_json()["unreachable"] == "the share went away"
     assert not look(state, [Broken()])
@@ -381,7 +381,7 @@ FIELDS = [
     )
 )
 def test_no_record_can_break_it_nor_what_it_says(said: list[tuple[str, dict[str, Any]]]) -> None:
-    state = State()
+    state = Overview()
     for kind, fields in said:
         state.apply({**fields, "event": kind})
     document = json.dumps(state.to_json(now=1e9), allow_nan=False)

@@ -184,9 +184,9 @@ def _watch(options: argparse.Namespace) -> int:
     settings = bucket_settings(options)
     feed = open_feed(options.source, endpoint=options.endpoint, options=settings)
     if options.json:
-        from hubless.watch.fold.overview import State
+        from hubless.watch.fold.overview import Overview
 
-        state = State(feed.name)
+        state = Overview(feed.name)
         for record in feed.poll():
             state.apply(record)
         print(in_json(state.to_json()))

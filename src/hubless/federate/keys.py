@@ -215,7 +215,7 @@ class Round:
     slices: dict[int, dict[int, list[Made]]] = field(default_factory=dict)
 
 
-class Rounds(dict[int, Round]):
+class RoundsByNumber(dict[int, Round]):
     """Rounds by number; one of which nothing is there is empty."""
 
     def __missing__(self, number: int) -> Round:
@@ -226,7 +226,7 @@ class Rounds(dict[int, Round]):
 class Listing:
     """What one listing of a federation tells: its rounds, in order, and whose last life is over."""
 
-    rounds: Rounds
+    rounds: RoundsByNumber
     left: Mapping[str, Incarnation]
     has_initial: bool = False
     keys: frozenset[str] = frozenset()
@@ -267,7 +267,7 @@ def parse_listing(entries: Iterable[Entry]) -> Listing:
             number = int(posted.folder.split("/")[1])
             rounds.setdefault(number, Round()).updates[key] = posted
     left = {client: life for client, (life, is_left) in newest.items() if is_left}
-    return Listing(Rounds(sorted(rounds.items())), left, has_initial, frozenset(listed))
+    return Listing(RoundsByNumber(sorted(rounds.items())), left, has_initial, frozenset(listed))
 
 
 def round_folder(number: int) -> str:

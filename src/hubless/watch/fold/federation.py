@@ -11,8 +11,8 @@ from typing import Any
 
 from hubless.watch.feed import Record, finite
 from hubless.watch.fold import strip
-from hubless.watch.fold.run import MOST_METRICS, Run, items, numbers, short, text, whole
-from hubless.watch.fold.series import Point
+from hubless.watch.fold.run import MOST_METRICS, RunFold, items, numbers, short, text, whole
+from hubless.watch.fold.series import CurvePoint
 from hubless.watch.fold.strip import Strip
 
 _MEMBERS = 5000
@@ -23,7 +23,7 @@ ALL = "all members"
 
 
 @dataclass
-class Member:
+class MemberFold:
     """One client of a federation, as far as it is known."""
 
     status: str = "idle"
@@ -39,14 +39,14 @@ class Member:
     drawn: bool = False
 
 
-class Federation(Run):
+class FederationFold(RunFold):
     """A federation: rounds and members, or members alone where nobody waits."""
 
     kind = "federation"
 
     def __init__(self, name: str, number: int = 0) -> None:
         super().__init__(name, number)
-        self.members: OrderedDict[str, Member] = OrderedDict()
+        self.members: OrderedDict[str, MemberFold] = OrderedDict()
         self._facts: dict[str, str] = {}
         self._strip = Strip("time")
         self._seen_refusals: OrderedDict[str, None] = OrderedDict()
@@ -91,14 +91,14 @@ class Federation(Run):
         said = super().summary(now)
         return {**said, "updates": self._updates, "in_rounds": self._strip.axis == "round"}
 
-    def _state(self, member: Member, now: float) -> str:
+    def _state(self, member: MemberFold, now: float) -> str:
         quiet = max(_QUIET_SECONDS, 5 * member.every)
         if member.status in ("training", "waiting") and now - member.heard > quiet:
             return "idle"
         return member.status
 
-    def _member(self, client: str, when: float, status: str = "", own: bool = True) -> Member:
-        member = self.members.setdefault(client, Member())
+    def _member(self, client: str, when: float, status: str = "", own: bool = True) -> MemberFold:
+        member = self.members.setdefault(client, MemberFold())
         # what is told late, or by others, does not bring back who has left
         if status and when >= member.heard and (own or member.status != "left"):
             member.status = status
@@ -154,7 +154,7 @@ class Federation(Run):
         self._mark(client, when, strip.TRAINED, round_)
         self._took(client, member, when, found)
 
-    def _took(self, client: str, member: Member, when: float, found: dict[str, float]) -> None:
+    def _took(self, client: str, member: MemberFold, when: float, found: dict[str, float]) -> None:
         """Draw a member's metrics, and what all members' newest come to."""
         if not found:
             return
@@ -173,12 +173,12 @@ class Federation(Run):
             total, weights = self._sums[metric]
             self.metrics[metric] = short(float(total / weights))
             all_at = at if in_rounds else self._mean_at
-            self._draw(metric, ALL, Point(all_at, seconds, spent, self.metrics[metric]))
+            self._draw(metric, ALL, CurvePoint(all_at, seconds, spent, self.metrics[metric]))
             lines = {line for known, line in self._lines if known == metric}
             if client in lines or len(lines) <= _LINES:
-                self._draw(metric, client, Point(at, seconds, spent, short(value)))
+                self._draw(metric, client, CurvePoint(at, seconds, spent, short(value)))
 
-    def _weigh(self, member: Member, sign: int) -> None:
+    def _weigh(self, member: MemberFold, sign: int) -> None:
         """Count a member's metrics in, or out."""
         for metric, value in member.metrics.items():
             total, weights = self._sums.get(metric, (Fraction(0), 0))
@@ -270,7 +270,7 @@ def _round_of(record: Record) -> int | None:
     return int(match[1]) if match else None
 
 
-def _about(member: Member) -> dict[str, Any]:
+def _about(member: MemberFold) -> dict[str, Any]:
     """What a row says of its member."""
     return {
         "status": member.status,

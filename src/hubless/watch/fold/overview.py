@@ -1,4 +1,4 @@
-"""State: what a run's events amount to, for views to show.
+"""Overview: what a run's events amount to, for views to show.
 
 Everything is folded in as it comes, in memory that does not grow with a run. Records are
 untrusted: whatever is not what it should be is passed over.
@@ -14,9 +14,9 @@ from typing import Any
 
 from hubless.errors import HublessError
 from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Feed, Record, time_of
-from hubless.watch.fold.federation import Federation
+from hubless.watch.fold.federation import FederationFold
 from hubless.watch.fold.places import Places
-from hubless.watch.fold.run import Run, Simulation, text
+from hubless.watch.fold.run import RunFold, SimulationFold, text
 
 _TROUBLES = 30
 _RUNS = 64
@@ -34,10 +34,10 @@ class Trouble:
     times: int = 1
 
 
-class State:
+class Overview:
     """All runs that were heard of, and what went wrong lately.
 
-    >>> state = State()
+    >>> state = Overview()
     >>> state.apply({"event": "started", "client": "a", "round": 0, "settings": {"rounds": 9}})
     >>> state.apply({"event": "trained", "client": "a", "round": 1, "metrics": {"loss": 0.5}})
     >>> run = state.to_json()["runs"][0]
@@ -52,12 +52,12 @@ class State:
         """How many troubles there were in all, those that are no longer kept included."""
         self.feed_trouble = ""
         """Why nothing new can be read at the moment, if so."""
-        self._runs: dict[tuple[str, str], Run] = {}
+        self._runs: dict[tuple[str, str], RunFold] = {}
         self._places: dict[str, Places] = {}
         self._numbers = 0
 
     @property
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[RunFold]:
         """All runs, in the order in which they were first heard of."""
         return list(self._runs.values())
 
@@ -70,11 +70,11 @@ class State:
         """Fold in one record; `source` keeps apart what comes from several places."""
         kind, client = record.get("event"), text(record.get("client"))
         if kind in OF_SIMULATIONS:
-            run = self._run(source, client or "simulation", Simulation)
+            run = self._run(source, client or "simulation", SimulationFold)
         elif kind in OF_MEMBERS:
             place = self._places.setdefault(source, Places()).of(record)
             run = self._run(
-                source, f"federation {place + 1}" if place else "federation", Federation
+                source, f"federation {place + 1}" if place else "federation", FederationFold
             )
         else:
             return
@@ -96,7 +96,7 @@ class State:
             "unreachable": self.feed_trouble,
         }
 
-    def _run(self, source: str, name: str, kind: type[Run]) -> Run:
+    def _run(self, source: str, name: str, kind: type[RunFold]) -> RunFold:
         key = source, f"{kind.__name__} {name}"
         if key not in self._runs:
             sources = {at for at, _ in self._runs}
@@ -122,7 +122,7 @@ class State:
             self.noted += 1
 
 
-def look(state: State, feeds: Sequence[Feed]) -> bool:
+def look(state: Overview, feeds: Sequence[Feed]) -> bool:
     """Fold in what is new in the feeds; whether there was anything.
 
     A feed that cannot be read at the moment is no end: the state says so until it can be again.

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from hubless.watch.feed import Record, finite
-from hubless.watch.fold.series import Point, Series
+from hubless.watch.fold.series import CurvePoint, Series
 from hubless.watch.fold.strip import TRAINED, Strip
 
 MOST_METRICS = 32
@@ -31,7 +31,7 @@ _MOST_CLIENTS = 50_000_000
 _LARGEST = 10**15
 
 
-class Run(ABC):
+class RunFold(ABC):
     """What simulations and federations have in common."""
 
     kind: str
@@ -99,9 +99,9 @@ class Run(ABC):
             return None
         return max(0, self.rounds - self.round) * pace
 
-    def lines(self) -> dict[str, dict[str, list[Point]]]:
+    def lines(self) -> dict[str, dict[str, list[CurvePoint]]]:
         """Points by metric and line: a simulation has one line, a federation one per member."""
-        found: dict[str, dict[str, list[Point]]] = {}
+        found: dict[str, dict[str, list[CurvePoint]]] = {}
         for (metric, line), series in self._lines.items():
             found.setdefault(metric, {})[line] = series.drawn()
         return found
@@ -134,13 +134,13 @@ class Run(ABC):
         """What the run is made of, in a word each."""
         return {}
 
-    def _draw(self, metric: str, line: str, point: Point) -> None:
+    def _draw(self, metric: str, line: str, point: CurvePoint) -> None:
         metrics = {known for known, _ in self._lines}
         if metric in metrics or len(metrics) < MOST_METRICS:
             self._lines.setdefault((metric, line), Series()).put(point)
 
 
-class Simulation(Run):
+class SimulationFold(RunFold):
     """A simulated run, as `started`, `trained` and `ended` tell of it."""
 
     kind = "simulation"
@@ -202,14 +202,16 @@ class Simulation(Run):
         self.bytes_up += whole(record.get("bytes_up"))
         self._paces.append((when, number))
         down, up = self.bytes_down, self.bytes_up
-        self._so_far.add(Point(number, self._seconds, down, up))
+        self._so_far.add(CurvePoint(number, self._seconds, down, up))
         for metric, value in numbers(record.get("metrics")).items():
             if value is None:
                 yield "", f"{metric} is no finite number in round {number}"
                 continue
             if metric in self.metrics or len(self.metrics) < MOST_METRICS:
                 self.metrics[metric] = value
-            self._draw(metric, "", Point(number, short(self._seconds), down + up, short(value)))
+            self._draw(
+                metric, "", CurvePoint(number, short(self._seconds), down + up, short(value))
+            )
         self._last = {
             "trained": len(cohort),
             "late": whole(record.get("dropped")),

@@ -8,7 +8,7 @@ MOST = 256
 """As many points as a chart has use for."""
 
 
-class Point(NamedTuple):
+class CurvePoint(NamedTuple):
     """A value, and how far the run was: rounds, seconds and bytes so far."""
 
     round: int
@@ -22,18 +22,18 @@ class Series:
 
     >>> series = Series()
     >>> for i in range(1000):
-    ...     series.add(Point(i, float(i), 0, float(i)))
+    ...     series.add(CurvePoint(i, float(i), 0, float(i)))
     >>> [point.round for point in series.drawn()[-3:]], len(series.drawn()) <= MOST + 1
     ([992, 996, 999], True)
     """
 
     def __init__(self) -> None:
-        self._kept: list[Point] = []
+        self._kept: list[CurvePoint] = []
         self._count = 0
         self._stride = 1
-        self.last: Point | None = None
+        self.last: CurvePoint | None = None
 
-    def add(self, point: Point) -> None:
+    def add(self, point: CurvePoint) -> None:
         """Take one more point, which is always the last one drawn."""
         if self._count % self._stride == 0:
             self._kept.append(point)
@@ -43,7 +43,7 @@ class Series:
         self._count += 1
         self.last = point
 
-    def put(self, point: Point) -> None:
+    def put(self, point: CurvePoint) -> None:
         """Take a point, in the place of the last one if it is of the same round."""
         if self.last is None or self.last.round != point.round:
             self.add(point)
@@ -52,7 +52,7 @@ class Series:
             self._kept[-1] = point
         self.last = point
 
-    def forget_after(self, round_: int) -> Point | None:
+    def forget_after(self, round_: int) -> CurvePoint | None:
         """Go back to where this many rounds were done; the last point that is left."""
         self._kept = [point for point in self._kept if point.round <= round_]
         self._count = len(self._kept) * self._stride
@@ -60,7 +60,7 @@ class Series:
             self.last = self._kept[-1] if self._kept else None
         return self.last
 
-    def drawn(self) -> list[Point]:
+    def drawn(self) -> list[CurvePoint]:
         """What to draw, in order."""
         if self.last is None or (self._kept and self._kept[-1] is self.last):
             return list(self._kept)

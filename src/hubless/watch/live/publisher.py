@@ -10,8 +10,8 @@ from typing import Any
 
 from hubless.events import logger
 from hubless.watch.feed import Feed
-from hubless.watch.fold.overview import State, look
-from hubless.watch.fold.run import Run
+from hubless.watch.fold.overview import Overview, look
+from hubless.watch.fold.run import RunFold
 
 _UNWATCHED = 5
 """So many times less often is looked where nobody watches."""
@@ -25,7 +25,7 @@ class Publisher:
 
     def __init__(self, feeds: Sequence[Feed], interval: float = 1.0) -> None:
         self.feeds, self.interval = list(feeds), interval
-        self.state = State(", ".join(feed.name for feed in self.feeds))
+        self.state = Overview(", ".join(feed.name for feed in self.feeds))
         self.version = 0
         self.viewers = 0
         self._sections: dict[str, tuple[int, Any]] = {}
@@ -76,7 +76,7 @@ class Publisher:
         return self.version, {"now": time.time(), "set": new, "gone": gone}
 
     async def whole(self) -> dict[str, Any]:
-        """The state, as `State.to_json` has it."""
+        """The state, as `Overview.to_json` has it."""
         await self.wait(0, 60.0)
         runs: dict[int, dict[str, Any]] = {}
         for path, (_, value) in self._sections.items():
@@ -128,7 +128,7 @@ class Publisher:
         changed.set()
 
 
-def _drawings(run: Run) -> dict[str, Any]:
+def _drawings(run: RunFold) -> dict[str, Any]:
     lines = {f"{run.number}/lines/{metric}": line for metric, line in run.lines().items()}
     return {**lines, f"{run.number}/strip": run.strip()}
 

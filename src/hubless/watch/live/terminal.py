@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hubless.errors import HublessError
 from hubless.watch.feed import Feed
 from hubless.watch.fold.federation import ALL
-from hubless.watch.fold.overview import State, Trouble, look
-from hubless.watch.fold.run import Run
+from hubless.watch.fold.overview import Overview, Trouble, look
+from hubless.watch.fold.run import RunFold
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -51,7 +51,7 @@ def watch_terminal(
         stay: Go on when all has ended: it may be resumed.
     """
     feeds = list(feed) if isinstance(feed, Sequence) else [feed]
-    state = State(", ".join(f.name for f in feeds))
+    state = Overview(", ".join(f.name for f in feeds))
     show = _display() if sys.stdout.isatty() else _Lines()
     try:
         with show:
@@ -82,7 +82,7 @@ class _Lines:
     def __exit__(self, *_: object) -> None:
         return None
 
-    def update(self, state: State) -> None:
+    def update(self, state: Overview) -> None:
         """Print what is new."""
         for run in state.runs:
             # the time that is left goes by itself, and is no news
@@ -96,7 +96,7 @@ class _Lines:
             print(f"  {printable(state.feed_trouble)}", flush=True)
         self._unreachable = state.feed_trouble
 
-    def _old(self, state: State) -> int:
+    def _old(self, state: Overview) -> int:
         """How many of the troubles that are kept have been told."""
         new = state.noted - self._told
         self._told = state.noted
@@ -129,12 +129,12 @@ class _Display:
     def __exit__(self, *_: object) -> None:
         self._live.stop()
 
-    def update(self, state: State) -> None:
+    def update(self, state: Overview) -> None:
         """Draw how things stand."""
         self._live.update(picture(state, time.time()), refresh=True)
 
 
-def picture(state: State, now: float) -> Group:
+def picture(state: Overview, now: float) -> Group:
     """How things stand, for rich to draw."""
     from rich.console import Group
     from rich.text import Text
@@ -155,7 +155,7 @@ def picture(state: State, now: float) -> Group:
     return Group(*parts)
 
 
-def _head(run: Run, now: float) -> Text:
+def _head(run: RunFold, now: float) -> Text:
     from rich.text import Text
 
     said = run.summary(now)
@@ -167,7 +167,7 @@ def _head(run: Run, now: float) -> Text:
     return line
 
 
-def _bar(run: Run) -> list[RenderableType]:
+def _bar(run: RunFold) -> list[RenderableType]:
     from rich.progress_bar import ProgressBar
     from rich.table import Table
 
@@ -179,7 +179,7 @@ def _bar(run: Run) -> list[RenderableType]:
     return [line]
 
 
-def _metrics(run: Run) -> list[RenderableType]:
+def _metrics(run: RunFold) -> list[RenderableType]:
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2))
@@ -192,7 +192,7 @@ def _metrics(run: Run) -> list[RenderableType]:
     return [table] if table.row_count else []
 
 
-def _clients(run: Run, now: float) -> Text:
+def _clients(run: RunFold, now: float) -> Text:
     from rich.text import Text
 
     line = Text.assemble(("clients  ", "dim"))
@@ -201,7 +201,7 @@ def _clients(run: Run, now: float) -> Text:
     return line
 
 
-def sentence(run: Run, now: float) -> str:
+def sentence(run: RunFold, now: float) -> str:
     """One line on how a run goes."""
     said = run.summary(now)
     metrics = [f"{name} {value:.4g}" for name, value in list(run.metrics.items())[:_METRICS]]

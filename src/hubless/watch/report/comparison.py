@@ -37,7 +37,7 @@ class Summary:
 
 
 @dataclass(frozen=True)
-class Findings:
+class Comparison:
     """All runs in a line each; the main metric, and what the worst of them reaches at its best."""
 
     runs: Sequence[Summary]
@@ -59,7 +59,7 @@ def lower_is_better(metric: str) -> bool:
     return bool(_LOWER.search(metric))
 
 
-def findings(tables: Tables, simulations: Sequence[Simulated]) -> Findings:
+def compare(tables: Tables, simulations: Sequence[Simulated]) -> Comparison:
     """Sum up every run in the tables."""
     metric = main_metric(tables)
     by_name = {run.name: run for run in simulations}
@@ -75,7 +75,7 @@ def findings(tables: Tables, simulations: Sequence[Simulated]) -> Findings:
         )
         for name in names
     ]
-    return Findings(found, metric, target)
+    return Comparison(found, metric, target)
 
 
 def main_metric(tables: Tables) -> str | None:
@@ -156,7 +156,7 @@ def _finals(frame: polars.DataFrame | None, metrics: Sequence[str]) -> dict[str,
     return found
 
 
-def sentences(found: Findings, simulations: Sequence[Simulated]) -> list[str]:
+def sentences(found: Comparison, simulations: Sequence[Simulated]) -> list[str]:
     """What was found, in plain words."""
     told = [run for run in found.runs if found.metric in run.final]
     said_ = []
@@ -175,7 +175,7 @@ def sentences(found: Findings, simulations: Sequence[Simulated]) -> list[str]:
     return said_
 
 
-def _alone(found: Findings, run: Summary) -> str:
+def _alone(found: Comparison, run: Summary) -> str:
     metric = str(found.metric)
     text = f"After {counted(run.rounds, 'round')} {metric} is {figure(run.final[metric])}"
     if run.best is not None and run.best[1] != run.rounds:
@@ -184,7 +184,7 @@ def _alone(found: Findings, run: Summary) -> str:
     return f"{text}."
 
 
-def _compared(found: Findings, told: Sequence[Summary]) -> list[str]:
+def _compared(found: Comparison, told: Sequence[Summary]) -> list[str]:
     metric, sign = str(found.metric), 1 if found.lower else -1
     order = sorted(told, key=lambda run: sign * run.final[metric])
     first, others = order[0], order[1:]

@@ -14,7 +14,7 @@ _MOST_MEMBERS = 2000
 
 
 @dataclass
-class Member:
+class MemberRow:
     """What one client did; `received` is None where it does not say so, as in rounds."""
 
     first: float
@@ -49,7 +49,7 @@ class Meeting:
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.clients: dict[str, Member] = {}
+        self.clients: dict[str, MemberRow] = {}
         self.updates: dict[tuple[str, int], dict[str, Any]] = {}
         self._stale: Counter[int] = Counter()
         self._included: dict[int, set[str]] = defaultdict(set)
@@ -76,21 +76,21 @@ class Meeting:
         if member is not None and kind in _TAKEN:
             _TAKEN[kind](self, record, client, member)
 
-    def _member(self, client: str, now: float) -> Member | None:
+    def _member(self, client: str, now: float) -> MemberRow | None:
         if client not in self.clients:
             if not client or len(self.clients) >= _MOST_MEMBERS:
                 return None
-            self.clients[client] = Member(now, now)
+            self.clients[client] = MemberRow(now, now)
         member = self.clients[client]
         member.first, member.last = min(member.first, now), max(member.last, now)
         self.start = now if self.start is None else min(self.start, now)
         return member
 
-    def _joined(self, record: Record, client: str, member: Member) -> None:
+    def _joined(self, record: Record, client: str, member: MemberRow) -> None:
         member.joined.add(said(record.get("incarnation"), 80))
         member.left = False
 
-    def _pushed(self, record: Record, client: str, member: Member) -> None:
+    def _pushed(self, record: Record, client: str, member: MemberRow) -> None:
         number = whole(record.get("sequence"))
         if number is None:
             return
@@ -115,14 +115,14 @@ class Meeting:
             "metrics": dict(metrics),
         }
 
-    def _pulled(self, record: Record, client: str, member: Member) -> None:
+    def _pulled(self, record: Record, client: str, member: MemberRow) -> None:
         member.received = (member.received or 0.0) + (finite(record.get("bytes")) or 0.0)
         member.phases["taking in updates"] += finite(record.get("seconds")) or 0.0
         for value in mapping(record.get("staleness")).values():
             if (behind := whole(value)) is not None:
                 self._stale[behind] += 1
 
-    def _closed(self, record: Record, client: str, member: Member) -> None:
+    def _closed(self, record: Record, client: str, member: MemberRow) -> None:
         number = whole(record.get("round"))
         if number is None:
             return
@@ -132,25 +132,25 @@ class Meeting:
             self._reported.add((client, number))
             member.phases["rounds, with waiting"] += finite(record.get("seconds")) or 0.0
 
-    def _skipped(self, record: Record, client: str, member: Member) -> None:
+    def _skipped(self, record: Record, client: str, member: MemberRow) -> None:
         member.skipped += 1
 
-    def _left(self, record: Record, client: str, member: Member) -> None:
+    def _left(self, record: Record, client: str, member: MemberRow) -> None:
         member.left = True
 
-    def _late(self, record: Record, client: str, member: Member) -> None:
+    def _late(self, record: Record, client: str, member: MemberRow) -> None:
         once = ("late", client, str(whole(record.get("round"))))
         if once not in self._told:
             self._told.add(once)
             self._trouble("late", client, "a round was closed without it")
 
-    def _refused(self, record: Record, client: str, member: Member) -> None:
+    def _refused(self, record: Record, client: str, member: MemberRow) -> None:
         peer, key = said(record.get("peer"), 80), said(record.get("key"), 400)
         if (client, peer, key) not in self._told:
             self._told.add((client, peer, key))
             self._trouble("refused", peer, said(record.get("reason")))
 
-    def _offline(self, record: Record, client: str, member: Member) -> None:
+    def _offline(self, record: Record, client: str, member: MemberRow) -> None:
         self._trouble("offline", client, said(record.get("reason")))
 
     def _trouble(self, kind: str, client: str, what: str) -> None:
@@ -215,7 +215,7 @@ class Meeting:
             }
 
 
-_TAKEN: dict[str, Callable[[Meeting, Record, str, Member], None]] = {
+_TAKEN: dict[str, Callable[[Meeting, Record, str, MemberRow], None]] = {
     "joined": Meeting._joined,
     "pushed": Meeting._pushed,
     "pulled": Meeting._pulled,

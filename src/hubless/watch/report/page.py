@@ -15,11 +15,11 @@ from hubless.errors import DataError, HublessError
 from hubless.watch.live.terminal import size, span
 from hubless.watch.report import sheet
 from hubless.watch.report.comparison import (
-    Findings,
+    Comparison,
+    compare,
     counted,
     differences,
     figure,
-    findings,
     joined,
     quoted,
     sentences,
@@ -101,7 +101,7 @@ def _write(page: str, out: Path) -> None:
 def _sections(found: Found, tables: Tables, charts: sheet.Charts) -> list[str]:
     sections = []
     if found.simulations or found.federations:
-        summed = findings(tables, found.simulations)
+        summed = compare(tables, found.simulations)
         sections = [
             _summary(summed, found),
             _metrics(tables, summed, charts),
@@ -117,7 +117,7 @@ def _sections(found: Found, tables: Tables, charts: sheet.Charts) -> list[str]:
     return [*sections, *(_study(study) for study in found.studies)]
 
 
-def _summary(summed: Findings, found: Found) -> str:
+def _summary(summed: Comparison, found: Found) -> str:
     """What was found, in a sentence and a table."""
     metric = summed.metric
     others = [name for name in dict.fromkeys(n for run in summed.runs for n in run.final)]
@@ -154,7 +154,7 @@ def _summary(summed: Findings, found: Found) -> str:
     return f"<section>{told}{shown}{sheet.paragraph(' '.join(notes), 'quiet')}</section>"
 
 
-def _metrics(tables: Tables, summed: Findings, charts: sheet.Charts) -> str:
+def _metrics(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import metric_lines
 
     order = sorted(tables.metrics, key=lambda name: name != summed.metric)
@@ -170,7 +170,7 @@ def _metrics(tables: Tables, summed: Findings, charts: sheet.Charts) -> str:
     return sheet.section("Metrics", control if known else "", charts.cards(known))
 
 
-def _deciles(tables: Tables, summed: Findings, charts: sheet.Charts) -> str:
+def _deciles(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import decile_curves, decile_ends
 
     frame = tables.deciles
