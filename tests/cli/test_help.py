@@ -12,7 +12,7 @@ import pytest
 from hubless.cli import main, parser
 from tests.cli.commands import COMMAND, hubless
 
-COMMANDS = ["demo", "new", "run", "join", "ls", "check", "pull", "watch", "report", "env"]
+COMMANDS = ["demo", "new", "run", "join", "ls", "check", "pull", "policy", "watch", "report", "env"]
 HEAVY = {
     "numpy",
     "torch",

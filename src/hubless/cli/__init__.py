@@ -11,6 +11,7 @@ from hubless.cli.federation import add_federation
 from hubless.cli.join import add_join
 from hubless.cli.machine import add_demo, add_env
 from hubless.cli.parsing import Command
+from hubless.cli.policy import add_policy
 from hubless.cli.runs import add_runs, add_views
 from hubless.errors import HublessError, printable
 
@@ -49,6 +50,6 @@ def parser() -> Command:
     commands = whole.add_subparsers(
         dest="command", required=True, metavar="COMMAND", title="commands"
     )
-    for add in (add_demo, add_runs, add_join, add_federation, add_views, add_env):
+    for add in (add_demo, add_runs, add_join, add_federation, add_policy, add_views, add_env):
         add(commands)
     return whole

@@ -8,6 +8,7 @@
     rounds/R/updates/CLIENT=NAME.safetensors           synchronous: the updates of round R
     rounds/R/plan-A.json                               who is included, at attempt A, and picked
     rounds/R/slices-A/I=CLIENT=INCARNATION-D.safetensors   the I-th stretch of the result
+    probe/CLIENT=NONCE                                 gone again: what the store makes of create
 
 Keys are flat, because servers that keep objects in folders list many small folders slowly. NAME
 is sequence, incarnation, examples, version, signature and, if one was given, a valuation, so that
@@ -32,6 +33,9 @@ INITIAL = "initial.safetensors"
 MEMBERS = "members/"
 UPDATES = "updates/"
 ROUNDS = "rounds/"
+PROBE = "probe/"
+SHARED = (FEDERATION, INITIAL, f"{ROUNDS}????????/plan-????.json")
+"""Patterns of keys that the first client to come creates; `?` stands for any one character."""
 
 _CLIENT = r"(?P<client>[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?)"
 _INCARNATION = r"(?P<incarnation>[0-9]{4}[0-9a-f]{8})"
@@ -65,6 +69,29 @@ def check_name(client: str) -> str:
             "'_', '-', '.', not starting or ending with '-' or '.', and without '..' or '/'"
         )
     return client
+
+
+def owned(client: str) -> tuple[str, ...]:
+    """Patterns of all keys that are a client's own, and match no key of any other client's.
+
+    `?` stands for any one character and `*` for any number of them.
+
+    >>> owned("site-a")[1]
+    'updates/site-a=*'
+    """
+    check_name(client)
+    return (
+        f"{MEMBERS}{client}=*",
+        f"{UPDATES}{client}=*",
+        f"{ROUNDS}????????/updates/{client}=*",
+        f"{ROUNDS}????????/slices-????/?????={client}=*",
+        f"{PROBE}{client}=*",
+    )
+
+
+def probe_key(client: str) -> str:
+    """Where a client finds out what the store does."""
+    return f"{PROBE}{client}={secrets.token_hex(8)}"
 
 
 @dataclass(frozen=True, slots=True, order=True)

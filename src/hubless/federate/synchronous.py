@@ -49,7 +49,7 @@ class Synchronous:
                 f"synchronous members compare their strategies by their text, and {strategy} "
                 "has parts without one: make those dataclasses, or give them a __repr__"
             )
-        honoured, what = honours_create(member.store)
+        honoured, what = honours_create(member.store, member.client)
         if not honoured:
             raise UnsafeStore(
                 f'{member.store.url} cannot carry mode="sync": members fix who is included in a '
@@ -223,7 +223,7 @@ class Synchronous:
         over = [(n, round_) for n, round_ in listing.rounds.items() if n <= number - KEPT_ROUNDS]
         updates = [p for r in listing.rounds.values() for p in r.updates.values()]
         newest = max((p.rank for p in updates if p.client == client), default=None)
-        leftovers: list[str] = []
+        leftovers, plans = list[str](), list[str]()
         for old, round_ in over:
             own = [p for p in round_.updates.values() if p.client == client]
             leftovers += [p.key for p in own if p.rank != newest]
@@ -232,7 +232,9 @@ class Synchronous:
             for attempt in round_.plans:
                 plan = self._plans.get(old, attempt)
                 if plan is not None and plan.by == client:
-                    leftovers.append(keys.plan_key(old, attempt))
+                    plans.append(keys.plan_key(old, attempt))
         self.member.discard(leftovers)
+        # on its own: where members may create plans and not delete them, the rest still goes
+        self.member.discard(plans)
         self._plans.forget_before(number - KEPT_ROUNDS)
         self.member.forget_all_but(listing.keys)

@@ -118,10 +118,11 @@ class Reliable(Store):
     def _create(self, key: str, parts: Sequence[Bytes]) -> None:
         try:
             self.store.put(key, parts, create=True)
-        except (Unsupported, Denied, WrongSize):
+        except (Unsupported, WrongSize):
             raise
         except StoreError as error:
-            # even "exists already" may be our own write, whose answer was lost on the way
+            # even "exists already" may be our own write, whose answer was lost on the way; and who
+            # may create and not overwrite can be denied what is there already
             body = b"".join(parts)
             try:
                 ours = self.store.get(key, len(body)) == body

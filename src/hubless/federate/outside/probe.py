@@ -12,17 +12,19 @@ from functools import partial
 from statistics import median
 
 from hubless.errors import AlreadyExists, StoreError, Unsupported
+from hubless.federate.keys import probe_key
 from hubless.store.base import Store
 
 _RACERS = 8
 
 
-def honours_create(store: Store) -> tuple[bool, str]:
+def honours_create(store: Store, client: str = "check") -> tuple[bool, str]:
     """Whether create-if-absent has one winner, also in a race; and if not, what happened instead.
 
-    A probe in sequence is not enough: some servers pass it and let all of several racers win.
+    A probe in sequence is not enough: some servers pass it and let all of several racers win. It
+    goes by the client's name, because a member may have no right to write anywhere else.
     """
-    key = f"probe/{secrets.token_hex(8)}"
+    key = probe_key(client)
     try:
         store.put(key, [b"first"], create=True)
         try:
