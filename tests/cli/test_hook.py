@@ -13,7 +13,8 @@ from torch import nn
 import hubless
 from hubless.errors import SignatureMismatch
 from hubless.federate.federation import Federation
-from hubless.federate.hook import FirstOptimizer, after_steps, trained_by
+from hubless.federate.script.hook import FirstOptimizer, after_steps
+from hubless.federate.script.trained import trained_by
 from hubless.params import is_tensor
 
 
@@ -98,11 +99,11 @@ def test_it_shares_at_every_nth_step_and_once_more_at_the_end(federation: Federa
     hook = FirstOptimizer(federation, every=4, examples=9)
     with after_steps(hook):
         step(optimizer, 10)
-        assert federation.sequence == 2
+        assert federation.member.sequence == 2
         hook.finish()
-        assert federation.sequence == 3
+        assert federation.member.sequence == 3
         hook.finish()
-        assert federation.sequence == 3
+        assert federation.member.sequence == 3
     step(optimizer, 10)
     assert hook.steps == 10
 
@@ -115,7 +116,7 @@ def test_other_optimizers_are_said_once_and_left_alone(federation: Federation) -
     with after_steps(FirstOptimizer(federation, every=1, say=said.append)):
         step(mine)
         step(other, 5)
-    assert federation.sequence == 0
+    assert federation.member.sequence == 0
     assert len(said) == 2
     assert "another optimizer (Adam)" in said[1]
 
@@ -123,16 +124,16 @@ def test_other_optimizers_are_said_once_and_left_alone(federation: Federation) -
 def test_an_optimizer_made_anew_for_the_same_model_goes_on_sharing(federation: Federation) -> None:
     said: list[str] = []
     model = nn.Linear(2, 1)
-    hook = FirstOptimizer(federation, every=4, say=said.append)
+    hook = FirstOptimizer(federation, every=4, examples=1, say=said.append)
     with after_steps(hook):
         step(torch.optim.SGD(model.parameters(), lr=0.1), 4)
-        assert federation.sequence == 1
+        assert federation.member.sequence == 1
         step(torch.optim.Adam(model.parameters()), 5)
         # such as for the last layers alone
         step(torch.optim.SGD([model.bias], lr=0.1))
-    assert (hook.steps, federation.sequence) == (10, 2)
+    assert (hook.steps, federation.member.sequence) == (10, 2)
     hook.finish()
-    assert federation.sequence == 3
+    assert federation.member.sequence == 3
     assert len(said) == 1
 
 
@@ -142,7 +143,7 @@ def test_the_one_step_of_a_short_script_is_shared_at_its_end(federation: Federat
     with after_steps(hook):
         step(torch.optim.SGD(model.parameters(), lr=0.1))
     hook.finish()
-    assert (hook.steps, federation.sequence) == (1, 1)
+    assert (hook.steps, federation.member.sequence) == (1, 1)
 
 
 def test_an_error_is_raised_once_and_then_the_script_goes_on_alone(

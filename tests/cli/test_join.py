@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.numpy import load_file
+from safetensors.torch import load_file
+from sklearn.datasets import load_digits
 
 from tests.cli.commands import PATIENCE, events_in, hubless, kinds_in, start, wait_until
 
@@ -61,6 +62,12 @@ def weight(folder: Path, name: str) -> float:
     return float(torch.load(folder / f"{name}.pt")["0.weight"])
 
 
+def pulled(folder: Path) -> dict[str, torch.Tensor]:
+    ran = hubless("pull", "meeting", cwd=folder)
+    assert ran.returncode == 0, ran.stderr
+    return load_file(folder / "model.safetensors")
+
+
 def test_two_unchanged_scripts_end_nearer_to_each_other_than_alone(folder: Path) -> None:
     common = ["join", "meeting", "train.py", "--every", "10"]
     a = start(*common, "--client", "a", "--events", "a.jsonl", "a", "1", "300", "b", cwd=folder)
@@ -75,10 +82,63 @@ def test_two_unchanged_scripts_end_nearer_to_each_other_than_alone(folder: Path)
         assert sum(e["event"] == "pushed" for e in told) == 30
     said = json.loads(hubless("ls", "meeting", "--json", cwd=folder).stdout)
     assert [m["client"] for m in said["members"]] == ["a", "b"]
-    pulled = hubless("pull", "meeting", "--json", cwd=folder)
-    assert pulled.returncode == 0, pulled.stderr
     names = ["0.weight", "1.num_batches_tracked", "1.running_mean", "1.running_var"]
-    assert sorted(load_file(folder / "model.safetensors")) == names
+    assert sorted(pulled(folder)) == names
+
+
+DIGITS = """
+import sys
+import torch
+
+images, labels = torch.load("digits.pt")
+mine = labels < 5 if sys.argv[1] == "low" else labels >= 5
+data = torch.utils.data.TensorDataset(images[mine], labels[mine])
+torch.manual_seed(0)
+model = torch.nn.Linear(64, 10)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for epoch in range(6):
+    for x, y in torch.utils.data.DataLoader(data, batch_size=64, shuffle=True):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    if epoch == 3:
+        torch.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, "best.pt")
+torch.save(model.state_dict(), sys.argv[1] + ".pt")
+"""
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+def test_the_saved_file_is_the_federations_model(folder: Path, mode: str) -> None:
+    (folder / "digits.py").write_text(DIGITS)
+    images, labels = map(torch.tensor, load_digits(return_X_y=True))
+    torch.save((images.float() / 16, labels), folder / "digits.pt")
+    words = ["join", "meeting", "digits.py", "--every", "25", "--mode", mode]
+    words += ["--members", "2"] if mode == "sync" else []
+    last = [*words, "--client", "b", "--events", "b.jsonl"]
+    if mode == "sync":
+        low = start(*words, "--client", "a", "low", cwd=folder)
+        high = start(*last, "high", cwd=folder)
+        finished(low)
+    else:
+        # nobody waits, so that only who ends last has the model at which all have arrived
+        finished(start(*words, "--client", "a", "low", cwd=folder))
+        high = start(*last, "high", cwd=folder)
+    said = finished(high)[1]
+    model = pulled(folder)
+    saved = {name: torch.load(folder / f"{name}.pt") for name in ("low", "high")}
+    assert all(torch.equal(saved["high"][name], array) for name, array in model.items())
+    assert all(
+        torch.equal(saved["low"][n], array) == (mode == "sync") for n, array in model.items()
+    )
+    # alone, either knows half of the digits
+    right = (images.float() / 16 @ model["weight"].T + model["bias"]).argmax(1) == labels
+    assert right.float().mean() > (0.85 if mode == "sync" else 0.52)
+    assert "high.pt: the federation's model" in said
+    assert "hubless pull meeting -o model.safetensors" in said
+    # 15 batches an epoch, the last of which is smaller, and what an update counts for is a stretch
+    examples = [e["examples"] for e in events_in(folder / "b.jsonl") if e["event"] == "pushed"]
+    assert 24 * 64 - 40 <= examples[0] <= 24 * 64 and max(examples[1:]) <= 25 * 64
+    assert examples == sorted(examples)
 
 
 def test_a_file_that_no_event_can_go_to_is_refused_before_joining(folder: Path) -> None:
@@ -92,11 +152,11 @@ def test_a_file_that_no_event_can_go_to_is_refused_before_joining(folder: Path) 
 def test_in_rounds_both_save_the_same_params(folder: Path) -> None:
     rounds = ["--mode", "sync", "--members", "a,b", "--deadline", "200", "--strategy", "fedavgm"]
     common = ["join", "meeting", "train.py", "--every", "20", *rounds]
-    # the steps are a multiple of --every, so that what is saved is what the last round gave
-    a = start(*common, "--client", "a", "a", "1", "100", cwd=folder)
-    b = start(*common, "--client", "b", "--examples", "3", "--", "b", "-1", "100", cwd=folder)
+    a = start(*common, "--client", "a", "--examples", "1", "a", "1", "90", cwd=folder)
+    b = start(*common, "--client", "b", "--examples", "3", "--", "b", "-1", "90", cwd=folder)
     finished(a), finished(b)
-    assert weight(folder, "a") == weight(folder, "b")
+    # the steps are no multiple of --every: what is saved is what another round gave
+    assert weight(folder, "a") == weight(folder, "b") == pulled(folder)["0.weight"]
     # b weighs three times as much
     assert weight(folder, "a") < -0.1
 

@@ -8,7 +8,7 @@ import os
 import re
 import socket
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -19,14 +19,15 @@ from hubless.errors import FederationError, HublessError, printable
 if TYPE_CHECKING:
     from hubless.events import Event
     from hubless.federate.federation import Federation
-    from hubless.federate.hook import FirstOptimizer
+    from hubless.federate.script.hook import FirstOptimizer
     from hubless.select.roster import Selector
     from hubless.strategy.base import Strategy
 
 _JOIN = """Run a torch training script, unchanged, as a member of a federation. From the first
-optimizer that takes a step on, what it trains is shared at every --every steps, and once more when
-the script ends. Options that are not known here go to the script, and so does everything after --.
-Start it again under the same name after a crash and it goes on with the federation's params."""
+optimizer that takes a step on, what it trains is shared at every --every steps, whenever it saves
+the model (so that the file holds the federation's) and once more when it ends. Options that are not
+known here go to the script, and so does everything after --. Start it again under the same name
+after a crash and it goes on with the federation's params."""
 
 _NEVER = """{script} never took a step of a torch optimizer, so there was nothing to share: join
 suits scripts that train with torch.optim. Others take part with three lines of their own:
@@ -54,9 +55,8 @@ def add_join(commands: Any) -> None:
     add(
         "--examples",
         type=_whole,
-        default=1,
         metavar="N",
-        help="how many examples this site trains on: its weight among the others (1)",
+        help="how many examples this site trains on: its weight (counted from its batches)",
     )
     add("--mode", choices=("async", "sync"), default="async", help="wait for nobody, or in rounds")
     add("--members", help="in sync mode, how many there are, or their names: a,b,c")
@@ -78,7 +78,7 @@ def add_join(commands: Any) -> None:
 def _join(options: argparse.Namespace) -> int:
     from hubless.cli.progress import Progress, warnings_apart
     from hubless.cli.script import check_events, check_script, run_script
-    from hubless.federate.hook import FirstOptimizer, after_steps
+    from hubless.federate.script.hook import FirstOptimizer, watching
 
     check_script(options.script)
     if options.events is not None:
@@ -86,13 +86,15 @@ def _join(options: argparse.Namespace) -> int:
     ending = _Ending()
     with ExitStack() as stack:
         stack.enter_context(warnings_apart())
-        federation = stack.enter_context(_member(options, [Progress(), ending]))
+        federation = _member(options, [Progress(), ending])
+        stack.callback(federation.close)
         hook = FirstOptimizer(federation, every=options.every, examples=options.examples, say=_say)
-        with after_steps(hook):
+        with watching(hook):
             code = run_script(options.script, options.arguments)
         # what a script that failed has left behind is nothing to share
         if code == 0:
             code = _last_step(options, hook, ending)
+            _say_which_is_which(options.url, hook.files)
     sys.stdout.flush()
     if options.json:
         document = {"client": federation.client, "url": federation.store.url, "exit": code}
@@ -156,6 +158,22 @@ def _last_step(options: argparse.Namespace, hook: FirstOptimizer, ending: _Endin
         return 0
     _say(f"the script is done, but what it trained last was not shared: {ending.trouble}")
     return 3
+
+
+def _say_which_is_which(url: str, files: Mapping[str, bool]) -> None:
+    """What the script has saved, as far as that is known, and where the federation's model is."""
+    met = [file for file, is_federations in files.items() if is_federations]
+    own = [file for file, is_federations in files.items() if not is_federations]
+    if met:
+        _say(f"{_few(met)}: the federation's model, as it was when that was saved")
+    if own or not met:
+        _say(f"{_few(own) or 'what the script wrote, if anything'}: this site's own model")
+    _say(f"the federation's model as it is now: hubless pull {url} -o model.safetensors")
+
+
+def _few(files: Sequence[str]) -> str:
+    more = f" and {len(files) - 3} more" if len(files) > 3 else ""
+    return ", ".join(files[-3:]) + more
 
 
 class _Ending:

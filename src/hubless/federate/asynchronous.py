@@ -56,6 +56,7 @@ class Asynchronous:
     name = "async"
     deadline = math.inf
     trains_on_alone = True
+    ends_alike = False
 
     def __init__(self, member: Member, peers: Literal["new", "all"] = "new") -> None:
         if peers not in ("new", "all"):

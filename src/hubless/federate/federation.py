@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
+
+from numpy.typing import NDArray
 
 from hubless import events
 from hubless.errors import FederationError, ParamsError, StoreError
@@ -11,11 +13,14 @@ from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.fold import Flat, Own, check_own
 from hubless.federate.member import Member, Report
-from hubless.federate.model import M, Model, is_in_place, load, shared_params
+from hubless.federate.model import M, Model, is_in_place, load, shared_names, shared_params
 from hubless.params import finite, whole_examples
 from hubless.signature import Signature
 from hubless.store import codec
 from hubless.store.reliable import Reliable
+
+if TYPE_CHECKING:
+    from hubless.federate.script.batches import Batches
 
 
 class Removable(Protocol):
@@ -38,6 +43,8 @@ class Mode(Protocol):
     """How long a call may wait for others."""
     trains_on_alone: bool
     """Whether a member goes on by itself while the store is out of reach."""
+    ends_alike: bool
+    """Whether all come back from an exchange with the same params."""
 
     def agreement(self, signature: Signature) -> Agreement:
         """What this member would have everybody agree on."""
@@ -66,7 +73,10 @@ class Federation:
         self._hook: Removable | None = None
         self._closed = False
         self._model: Model | None = None
-        self._examples = 0
+        self._names: tuple[str, ...] = ()
+        self._named: Model | None = None
+        self._examples: int | None = None
+        self._batches: Batches | None = None
         self._shared = ""
         entries = member.store.list("")
         if any(entry.key == keys.FEDERATION for entry in entries):
@@ -117,13 +127,7 @@ class Federation:
         self._check_open()
         report = self._report_of(examples, metrics, valuation)
         self._model, self._examples = model, report.examples
-        self.member.calls += 1
-        if self.member.calls % self.terms.every:
-            return model
-        if self._chance is not None and self._chance.random() >= self.terms.participation:
-            self.member.emit(events.Skipped(client=self.client, step=self.member.calls))
-            return model
-        return self._share(model, report)
+        return self._turn(model, lambda: report)
 
     def pull(self, model: M) -> M:
         """Load what the federation as a whole has arrived at, sharing nothing.
@@ -133,7 +137,7 @@ class Federation:
         member joined with `model=`; otherwise the model stays as it is.
         """
         self._check_open()
-        signature = self._agree(Signature.of(shared_params(model, self.terms.share)))
+        signature = self._agree(Signature.of(self._params(model)))
         with self.member.call(self._mode.deadline):
             result = self._arrived_at(signature)
         if result is None:
@@ -145,7 +149,7 @@ class Federation:
 
         A module's tensors, or a dict's, are changed in place; arrays come back in a new dict.
         """
-        params = shared_params(model, self.terms.share)
+        params = self._params(model)
         signature = self._agree(Signature.of(params))
         with self.member.call(self._mode.deadline):
             result = self._arrived_at(signature)
@@ -158,6 +162,33 @@ class Federation:
         if result is None:
             return model
         return self._load(model, signature, result, in_place=True)
+
+    def meet(
+        self,
+        model: M,
+        *,
+        examples: int | None = None,
+        metrics: Mapping[str, float] | None = None,
+        valuation: float | None = None,
+    ) -> M:
+        """Share what was trained since the last time, and load what all have arrived at together.
+
+        So what is saved now is the federation's model. Nothing is shared where nothing was trained;
+        `every` and `participation` do not matter. What is not said is as it was the last time.
+        """
+        self._check_open()
+        arrived = False
+        if self._changed(model):
+            counted = self._count() if examples is None else examples
+            report = self._report_of(
+                counted,
+                self._reported if metrics is None else metrics,
+                self._valued if valuation is None else valuation,
+            )
+            self._model, self._examples = model, report.examples
+            self.member.calls += 1
+            model, arrived = self._share(model, report)
+        return model if arrived and self._mode.ends_alike else self.pull(model)
 
     def finish(
         self,
@@ -176,23 +207,32 @@ class Federation:
         model = cast(M, self._model) if model is None else model
         if model is None:
             raise FederationError("finish(model) needs the model, as no call before was given one")
-        if self._changed(model):
-            self.member.calls += 1
-            counted = self._examples if examples is None else examples
-            metrics = self._reported if metrics is None else metrics
-            model = self._share(model, self._report_of(counted, metrics, self._valued))
-        model = self.pull(model)
+        try:
+            model = self.meet(model, examples=examples, metrics=metrics)
+        except StoreError as error:
+            if not self._mode.trains_on_alone:
+                raise
+            self.member.emit(events.Offline(client=self.client, reason=str(error)))
         self.close()
         return model
 
-    def attach(self, model: Model, optimizer: Hookable, examples: int) -> None:
-        """Call `step` after each of the optimizer's steps (and so, federate every n of them)."""
+    def attach(self, model: Model, optimizer: Hookable, examples: int | None) -> None:
+        """Call `step` after each of the optimizer's steps (and so, federate every n of them).
+
+        Without `examples` they are counted from the batches that the model is called with.
+        """
 
         def stepped(*_: object) -> None:
-            reported, valuation = self._reported, self._valued
-            self.step(model, examples=examples, metrics=reported, valuation=valuation)
+            self._check_open()
+            self._turn(model, self._report_so_far)
 
-        self._model, self._examples = model, examples
+        self._model = model
+        if examples is None:
+            from hubless.federate.script.batches import Batches
+
+            self._batches = Batches(model)
+        else:
+            self._examples = examples
         self._hook = optimizer.register_step_post_hook(stepped)
 
     def report(self, *, valuation: float | None = None, **metrics: float) -> None:
@@ -205,8 +245,9 @@ class Federation:
         if self._closed:
             return
         self._closed = True
-        if self._hook is not None:
-            self._hook.remove()
+        for hook in (self._hook, self._batches):
+            if hook is not None:
+                hook.remove()
         self.member.leave()
         self.store.close()
 
@@ -220,10 +261,20 @@ class Federation:
         finally:
             self.close()
 
-    def _share(self, model: M, report: Report) -> M:
+    def _turn(self, model: M, report: Callable[[], Report]) -> M:
+        self.member.calls += 1
+        if self.member.calls % self.terms.every:
+            return model
+        if self._chance is not None and self._chance.random() >= self.terms.participation:
+            self.member.emit(events.Skipped(client=self.client, step=self.member.calls))
+            return model
+        return self._share(model, report())[0]
+
+    def _share(self, model: M, report: Report) -> tuple[M, bool]:
+        """Exchange params with the others, and whether something came of it that was loaded."""
         try:
             with self.member.call(self._mode.deadline):
-                params = shared_params(model, self.terms.share)
+                params = self._params(model)
                 signature = self._agree(Signature.of(params))
                 flat = signature.pack(params)
                 # a model on an accelerator was copied to get here, and once is enough
@@ -231,18 +282,18 @@ class Federation:
                 check_own(signature, flat, self.member.limit)
 
                 def renew() -> None:
-                    signature.pack(shared_params(model, self.terms.share), into=flat)
+                    signature.pack(self._params(model), into=flat)
 
                 result = self._mode.exchange(Own(signature, flat, renew), report)
         except StoreError as error:
             if not self._mode.trains_on_alone:
                 raise
             self.member.emit(events.Offline(client=self.client, reason=str(error)))
-            return model
+            return model, False
         if result is None:
             self._shared = codec.digest(flat.data)
-            return model
-        return self._load(model, signature, result)
+            return model, False
+        return self._load(model, signature, result), True
 
     def _load(self, model: M, signature: Signature, result: Flat, *, in_place: bool = False) -> M:
         self._mode.start_from(result)
@@ -251,8 +302,15 @@ class Federation:
 
     def _changed(self, model: Model) -> bool:
         """Whether the model is another than what was shared or loaded last."""
-        params = shared_params(model, self.terms.share)
+        params = self._params(model)
         return codec.digest(Signature.of(params).pack(params).data) != self._shared
+
+    def _params(self, model: Model) -> dict[str, NDArray[Any]]:
+        """What is shared of a model: of a module always the same, whatever is frozen later."""
+        if self._named is not model:
+            names = shared_names(model, self.terms.share)
+            self._named, self._names = model, names
+        return shared_params(model, self._names)
 
     def _arrived_at(self, signature: Signature) -> Flat | None:
         result = self._mode.collective(signature)
@@ -260,6 +318,19 @@ class Federation:
 
     def _agree(self, mine: Signature) -> Signature:
         return self.member.agree(mine, self._mode.agreement)
+
+    def _report_so_far(self) -> Report:
+        return self._report_of(self._count(), self._reported, self._valued)
+
+    def _count(self) -> int:
+        """How many examples what is shared now stands for, where nobody says so."""
+        counted = self._examples if self._batches is None else self._batches.take()
+        if counted is None:
+            raise ParamsError(
+                "say with examples= how many examples this site trains on: nobody did before, and "
+                "a torch module was not called with batches that could be counted"
+            )
+        return counted
 
     def _report_of(
         self, examples: int, metrics: Mapping[str, float] | None, valuation: float | None

@@ -34,7 +34,7 @@ def join(
     mode: Literal["async", "sync"] = "async",
     model: Model | None = None,
     optimizer: Hookable | None = None,
-    examples: int = 1,
+    examples: int | None = None,
     every: int = 1,
     participation: float = 1.0,
     share: Sequence[str] | None = None,
@@ -68,7 +68,8 @@ def join(
             train, and loaded with the federation's params (or the first member's, to begin with).
             A dict of arrays is checked here and loaded with `federation.pull`.
         optimizer: A torch optimizer: federate from its steps, leaving the loop untouched.
-        examples: With `optimizer`, how many examples this site trains on.
+        examples: With `optimizer`, how many examples this site trains on between two updates;
+            counted from the batches that the module is called with if not given.
         every: Federate at every n-th step or call only.
         participation: The probability C of taking part; otherwise train on alone.
         share: Patterns of parameter names to share (`["encoder.*"]`); the rest stays private.

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, TypeVar, cast, runtime_checkable
 
 from numpy.typing import NDArray
@@ -22,25 +23,42 @@ class Module(Protocol):
 Model: TypeAlias = Params | Module
 M = TypeVar("M", bound=Model)
 
+_WRAPPERS = {
+    "DataParallel": "module",
+    "DistributedDataParallel": "module",
+    "OptimizedModule": "_orig_mod",
+}
+"""Modules around a model that put a word before its names, which other sites may do without."""
 
-def shared_params(model: Model, patterns: Sequence[str] | None = None) -> dict[str, NDArray[Any]]:
-    """The arrays to be shared, by name, without copying where that is possible.
+
+def shared_names(model: Model, patterns: Sequence[str] | None = None) -> tuple[str, ...]:
+    """What is shared of a model, by name: of a torch module what is trained, and its buffers.
 
     >>> import numpy as np
-    >>> shared_params({"body.w": np.ones(2), "head.w": np.ones(2)}, ["body.*"])
-    {'body.w': array([1., 1.])}
+    >>> shared_names({"body.w": np.ones(2), "head.w": np.ones(2)}, ["body.*"])
+    ('body.w',)
     """
-    arrays = {
-        name: to_numpy(name, array)
-        for name, array in _arrays(model).items()
+    arrays = _arrays(model)
+    sharable = to_share(arrays) if _is_torch(model) else tuple(arrays)
+    names = tuple(
+        name
+        for name in sharable
         if patterns is None or any(fnmatch.fnmatchcase(name, p) for p in patterns)
-    }
-    if not arrays:
+    )
+    if not names:
         raise ParamsError(
             f"no parameter matches share={list(patterns or [])}; "
-            f"there are {', '.join(list(_arrays(model))[:8])}..."
+            f"there are {', '.join(sharable[:8])}..."
         )
-    return arrays
+    return names
+
+
+def shared_params(model: Model, names: Sequence[str]) -> dict[str, NDArray[Any]]:
+    """The arrays of these names, without copying where that is possible."""
+    arrays = _arrays(model)
+    if lost := [name for name in names if name not in arrays]:
+        raise ParamsError(f"the model has no {lost[0]} any more, which was shared before")
+    return {name: to_numpy(name, arrays[name]) for name in names}
 
 
 def load(model: M, values: Mapping[str, NDArray[Any]], *, in_place: bool = False) -> M:
@@ -82,9 +100,80 @@ def _like(array: Array, value: NDArray[Any]) -> Array:
 def _arrays(model: Model) -> dict[str, Array]:
     if isinstance(model, Mapping):
         return dict(model)
+    if _is_torch(model):
+        return own_tensors(model)
     if isinstance(model, Module):
         # a state dict may also carry things that are not arrays, which no average can take in
         return {n: a for n, a in model.state_dict().items() if is_tensor(a)}
     raise ParamsError(
         f"cannot federate a {type(model).__name__}: pass a torch module, or a dict of arrays"
     )
+
+
+def own_tensors(module: Any) -> dict[str, Any]:
+    """The params and buffers of a torch module that its state has, by the names of who wrote it.
+
+    What was put around it, or around a part of it, does not change the names.
+    """
+    module = unwrapped(module)
+    memory = {id(t) for t in (*module.parameters(), *module.buffers())}
+    around = [
+        (f"{place}.{inner}.", f"{place}.")
+        for place, part in module.named_modules(remove_duplicate=False)
+        if (inner := _WRAPPERS.get(type(part).__name__))
+    ]
+    tensors = {}
+    for name, tensor in module.state_dict(keep_vars=True).items():
+        # what a module derives from its memory when asked for its state cannot be loaded back
+        if id(tensor) in memory:
+            for wrapped, plain in reversed(around):
+                if name.startswith(wrapped):
+                    name = plain + name.removeprefix(wrapped)
+            tensors[name] = tensor
+    return tensors
+
+
+def to_share(tensors: Mapping[str, Any], trained: Collection[int] | None = None) -> tuple[str, ...]:
+    """Which of a module's tensors are shared: trained ones and buffers; of tied ones the first.
+
+    Trained is what asks for a gradient and, if `trained` is given, is among those by its id. A
+    module in which nothing does was not made to be trained, and says nothing by that: all of it is.
+    """
+    parameter = sys.modules["torch"].nn.Parameter
+    asks = {id(t) for t in tensors.values() if t.requires_grad}
+    counts = asks if trained is None else asks & set(trained)
+    seen: set[object] = set()
+    names = []
+    for name, tensor in tensors.items():
+        frozen = bool(asks) and isinstance(tensor, parameter) and id(tensor) not in counts
+        memory = same_memory(tensor)
+        if not frozen and memory not in seen:
+            seen.add(memory)
+            names.append(name)
+    return tuple(names)
+
+
+def unwrapped(module: Any) -> Any:
+    """The module that a wrapper, such as for several GPUs or a compiler, was put around."""
+    while is_wrapper(module):
+        module = getattr(module, _WRAPPERS[type(module).__name__])
+    return module
+
+
+def is_wrapper(module: object) -> bool:
+    """Whether this module only passes on to another one."""
+    return type(module).__name__ in _WRAPPERS
+
+
+def same_memory(tensor: Any) -> object:
+    """What is equal for tensors that are the same numbers in memory, and only for those."""
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:
+        start = 0
+    return (start, tensor.dtype, tensor.shape, tensor.stride()) if start else id(tensor)
+
+
+def _is_torch(model: object) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(model, torch.nn.Module)

@@ -34,6 +34,7 @@ class Synchronous:
 
     name = "sync"
     trains_on_alone = False
+    ends_alike = True
 
     def __init__(
         self, member: Member, quorum: Quorum, deadline: float, help_after: float = 5.0

@@ -1,0 +1,1 @@
+"""A training script that knows nothing of a federation, watched from outside."""
