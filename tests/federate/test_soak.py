@@ -4,7 +4,6 @@ from typing import Any
 
 import pytest
 
-from tests.support.servers import Server
 from tests.support.soak import soak
 
 pytestmark = pytest.mark.xdist_group("soak")
@@ -18,9 +17,10 @@ def _check(report: dict[str, Any], members: int) -> None:
 
 
 @pytest.mark.timeout(240)
-def test_killed_members_on_a_failing_bucket_lose_nothing(seaweedfs_server: Server) -> None:
-    report = soak(members=40, seconds=15, seed=1, server=seaweedfs_server)
+def test_killed_members_with_a_policy_each_on_a_failing_bucket_lose_nothing() -> None:
+    report = soak(members=40, seconds=15, seed=1)
     _check(report, 40)
+    assert report["confined"], report
     assert report["errors"] and report["lost"] and report["delayed"], report
     assert report["offline"] <= 2, report
 

@@ -19,7 +19,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Literal
+from typing import IO, Any, Literal
 
 import numpy as np
 
@@ -29,10 +29,9 @@ from hubless.errors import QuorumMissed
 from hubless.federate import keys
 from hubless.federate.asynchronous import OUTRUN, Asynchronous
 from hubless.federate.keys import Incarnation, Posted
+from hubless.federate.outside.rights import policy
 from hubless.store.base import Entry
-
-if TYPE_CHECKING:
-    from tests.support.servers import Server
+from tests.support import servers
 
 Rank = tuple[Incarnation, int]
 Mode = Literal["async", "sync"]
@@ -59,10 +58,16 @@ class Setting:
     quorum: int = 0
     patience: float = 60.0
     pause: float = 0.3
+    confined: bool = False
+    """Whether each member comes with credentials of its own, which let it write its own keys."""
 
     @cached_property
     def clients(self) -> list[str]:
-        return [f"m{index:03d}" for index in range(self.members)]
+        return _clients(self.members)
+
+    def options_of(self, client: str) -> dict[str, str]:
+        """How a member reaches the store."""
+        return {**self.options, **(servers.credentials(client) if self.confined else {})}
 
     def targets(self) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
         """Each member's value and number of examples, known to all so that all can check sums."""
@@ -112,7 +117,7 @@ class Member:
             setting.url,
             self._client,
             mode=setting.mode,
-            options=setting.options,
+            options=setting.options_of(self._client),
             patience=setting.patience,
             on_event=self._heard,
             **sync,
@@ -228,6 +233,10 @@ class Member:
             time.sleep(0.2)
 
 
+def _clients(members: int) -> list[str]:
+    return [f"m{index:03d}" for index in range(members)]
+
+
 def _digest(params: Mapping[str, Any]) -> str:
     digest = hashlib.sha256()
     for name in sorted(params):
@@ -333,7 +342,7 @@ class Direct:
     get: Callable[[str], bytes | None]
 
 
-def _direct_bucket(server: Server, prefix: str) -> Direct:
+def _direct_bucket(server: servers.Server, prefix: str) -> Direct:
     import obstore
     from obstore.exceptions import BaseError
 
@@ -482,19 +491,17 @@ class Crew:
         stack.callback(self._end)
 
     def start(self, index: int) -> None:
-        from tests.support.servers import ROOT, launch
-
         self._lives[index] += 1
         if index not in self._stderr:
             file = tempfile.TemporaryFile()  # noqa: SIM115
             self._stderr[index] = self._stack.enter_context(file)
-        self._running[index] = launch(
+        self._running[index] = servers.launch(
             [
                 *("env", "OPENBLAS_NUM_THREADS=1", "OMP_NUM_THREADS=1"),
                 *(sys.executable, "-m", "tests.support.soak", "member"),
                 *(str(self._spec), str(index), str(self._lives[index])),
             ],
-            cwd=ROOT,
+            cwd=servers.ROOT,
             stdout=subprocess.DEVNULL,
             stderr=self._stderr[index],
         )
@@ -507,8 +514,6 @@ class Crew:
 
     def look(self) -> None:
         """Note who ended; who should not have counts as a failure and is started again."""
-        from tests.support.servers import tail
-
         ended = {i: status for i, p in self._running.items() if (status := p.poll()) is not None}
         # only now: what somebody wrote last is there once it has ended
         self._ledger.read(self._setting)
@@ -517,7 +522,7 @@ class Crew:
             if status == 0 and self._setting.clients[index] in self._ledger.finals:
                 self._done.add(index)
                 continue
-            said = tail(self._stderr[index], 1500)
+            said = servers.tail(self._stderr[index], 1500)
             life = self._lives[index]
             self.failures.append(
                 f"{self._setting.clients[index]} (life {life}) ended with {status}: {said}"
@@ -550,7 +555,7 @@ def soak(
     seconds: float,
     seed: int = 1,
     store: Literal["seaweedfs", "folder"] = "seaweedfs",
-    server: Server | None = None,
+    server: servers.Server | None = None,
     mode: Mode = "async",
     quorum: int = 0,
     kill_every: float = 1.0,
@@ -562,20 +567,24 @@ def soak(
 ) -> dict[str, Any]:
     """Run the test and report; `verdict` holds the counts that must all be zero.
 
-    Each phase after the killing is over may take up to `patience` seconds; `member_patience` is
-    what the members join with.
+    At a server of its own each member has a policy that confines it to its own keys. Each phase
+    after the killing is over may take up to `patience` seconds; `member_patience` is what the
+    members join with.
     """
     began = time.monotonic()
     front: Any = None
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="soak-")))
         options: dict[str, str] = {}
+        confined = store == "seaweedfs" and server is None
+        prefix = f"soak-{os.urandom(4).hex()}"
         if store == "seaweedfs":
             from tests.support.proxy import faulty
-            from tests.support.servers import seaweedfs
 
             if server is None:
-                server = stack.enter_context(seaweedfs(folder / "seaweedfs"))
+                place = f"s3://{servers.BUCKET}/{prefix}"
+                policies = policy(place, dict.fromkeys(_clients(members), ""), conditions=False)
+                server = stack.enter_context(servers.seaweedfs(folder / "seaweedfs", policies))
             front = stack.enter_context(
                 faulty(
                     server,
@@ -586,7 +595,6 @@ def soak(
                     delay_seconds=delay_seconds,
                 )
             )
-            prefix = f"soak-{os.urandom(4).hex()}"
             url, options = f"{server.url}/{prefix}", dict(front.options)
             direct = _direct_bucket(server, prefix)
         else:
@@ -594,7 +602,9 @@ def soak(
         (folder / "talk").mkdir()
         talk = str(folder / "talk")
         quorum = quorum or max(1, members // 2)
-        setting = Setting(url, options, talk, members, seed, mode, quorum, member_patience)
+        setting = Setting(
+            url, options, talk, members, seed, mode, quorum, member_patience, confined=confined
+        )
         ledger = Ledger()
         auditor = Auditor(direct, setting)
         crew = Crew(setting, ledger, stack)
@@ -627,6 +637,7 @@ def soak(
     return {
         "mode": mode,
         "store": store,
+        "confined": confined,
         "members": members,
         "kills": crew.kills,
         "updates": ledger.counts["pushed"],
