@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 from dataclasses import asdict
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from hubless.cli.parsing import URL, add_bucket, add_command, bucket_settings
 from hubless.cli.printing import in_bytes, in_json, in_time, in_words, print_table
 from hubless.errors import HublessError, printable
+from hubless.whole import write_whole
 
 if TYPE_CHECKING:
     from hubless.store.reliable import Reliable
@@ -111,14 +111,9 @@ def _pull(options: argparse.Namespace) -> int:
     agreement, model = arrived_at(store, refuse)
     noted = {"url": store.url, "version": str(model.version), "clients": json.dumps(model.clients)}
     parts = codec.encode(agreement.signature, model.flat, noted)
-    staged = options.output.with_name(f".{options.output.name}.{os.getpid()}")
     try:
-        with open(staged, "wb") as file:
-            for part in parts:
-                file.write(part)
-        os.replace(staged, options.output)
+        write_whole(options.output, parts)
     except OSError as error:
-        staged.unlink(missing_ok=True)
         raise HublessError(f"cannot write {options.output}: {error}") from error
     if options.json:
         document = {

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ from numpy.typing import NDArray
 from hubless.errors import DataError, ParamsError
 from hubless.signature import Signature
 from hubless.store import codec
+from hubless.whole import write_whole
 
 NAME = "checkpoint.safetensors"
 _HEADER_LIMIT = 1 << 30
@@ -27,13 +27,7 @@ def write(folder: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, 
     digest = codec.digest(text.encode())
     said = {"facts": text, "digest": digest, "signature": signature.to_json()}
     parts = codec.encode(signature, signature.pack(arrays), said)
-    staged = folder / f".{NAME}.{os.getpid()}"
-    with open(staged, "wb") as file:
-        for part in parts:
-            file.write(part)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(folder / NAME)
+    write_whole(folder / NAME, parts, sync=True)
     return folder / NAME
 
 

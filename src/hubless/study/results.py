@@ -20,6 +20,7 @@ import torch
 from hubless.errors import DataError, HublessError
 from hubless.simulate.callbacks import Row
 from hubless.simulate.simulation import Simulation
+from hubless.whole import write_whole
 
 STOPS = (HublessError, KeyboardInterrupt, torch.OutOfMemoryError, BrokenProcessPool)
 """What may end a study before it is finished, with nothing lost of what is."""
@@ -64,9 +65,7 @@ class Watch:
 def write(path: Path, text: str) -> None:
     """Write a file, whatever stood there staying until the new one is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    staged = path.with_suffix(f".{os.getpid()}.part")
-    staged.write_text(text, encoding="utf-8")
-    staged.replace(path)
+    write_whole(path, text)
 
 
 def agree(path: Path, settings: Mapping[str, Any]) -> None:

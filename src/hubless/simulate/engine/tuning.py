@@ -22,6 +22,7 @@ from hubless.simulate.job import Cohort, Ints, Job, Running
 from hubless.simulate.ways.schedule import CHUNK, programs
 from hubless.simulate.ways.single import take_single_step
 from hubless.train.layers.factored import factorable
+from hubless.whole import write_whole
 
 if TYPE_CHECKING:
     from hubless.simulate.engine.machine import Local
@@ -255,8 +256,6 @@ class Note:
     def write(self, setup: Setup) -> None:
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            staged = self._path.with_suffix(f".{os.getpid()}")
-            staged.write_text(json.dumps(asdict(setup)))
-            staged.replace(self._path)
+            write_whole(self._path, json.dumps(asdict(setup)))
         except OSError as error:
             logger.info("what was measured could not be remembered: %s", error)

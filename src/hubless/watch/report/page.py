@@ -5,7 +5,6 @@ Needs polars, altair and vl-convert-python, the extra `report`.
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,7 @@ from hubless.watch.report.comparison import (
 )
 from hubless.watch.report.sources import Found, Studied, read_sources, said
 from hubless.watch.report.tables import Tables, tables_of
+from hubless.whole import write_whole
 
 if TYPE_CHECKING:
     import polars
@@ -82,20 +82,10 @@ def write_report(
         out.parent.mkdir(parents=True, exist_ok=True)
         if pictures and charts.drawings:
             charts.save(folder)
-        _write(written, out)
+        write_whole(out, written)
     except OSError as error:
         raise HublessError(f"cannot write the report to {out}: {error}") from error
     return out
-
-
-def _write(page: str, out: Path) -> None:
-    """Whole or not at all."""
-    staged = out.with_name(f".{out.name}.{os.getpid()}.part")
-    try:
-        staged.write_text(page, encoding="utf-8")
-        staged.replace(out)
-    finally:
-        staged.unlink(missing_ok=True)
 
 
 def _sections(found: Found, tables: Tables, charts: sheet.Charts) -> list[str]:
