@@ -12,6 +12,7 @@ HublessError
 │   └── Diverged            its loss or params are no longer finite
 ├── StoreError              a store said no, or nothing
 │   ├── NotFound            nothing under that key
+│   ├── NoObject            a link, a pipe or the like where an object should be
 │   ├── AlreadyExists       create-only write of a key that is taken
 │   ├── WrongSize           an object that is shorter or longer than it should be
 │   ├── Denied              no such bucket, or no right to use it
@@ -107,6 +108,10 @@ class StoreError(HublessError):
 
 class NotFound(StoreError):
     """There is nothing under this key."""
+
+
+class NoObject(StoreError):
+    """What stands under this key is no object: a link, a pipe or the like."""
 
 
 class AlreadyExists(StoreError):

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from hubless.errors import NotFound, StoreError
+from hubless.errors import AlreadyExists, NoObject, NotFound, StoreError
 from hubless.store import open_store
 from hubless.store.folder import FolderStore
 
@@ -72,14 +73,17 @@ def _ordinary_user() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("how", ["overwrite", "create"])
-def test_what_a_killed_writer_left_is_collected_by_the_next_to_open(
-    tmp_path: Path, how: str
-) -> None:
+def test_what_a_killed_writer_left_is_collected_after_a_day(tmp_path: Path, how: str) -> None:
     with _stuck_writer(tmp_path, how) as process:
         process.send_signal(signal.SIGKILL)
         process.wait()
-    assert [path.stat().st_size for path in _staged(tmp_path)] == [100_000]
+    (left,) = _staged(tmp_path)
+    assert left.stat().st_size == 100_000
+    # it may be another machine's, or another container's, that goes by the same name
     store = FolderStore(tmp_path)
+    assert _staged(tmp_path) == [left]
+    os.utime(left, (0, 0))
+    FolderStore(tmp_path)
     assert _staged(tmp_path) == []
     assert store.list("") == []
     store.put("updates/a/1", [b"again"], create=True)
@@ -95,15 +99,24 @@ def test_what_a_live_writer_has_staged_is_left_alone_and_unseen(tmp_path: Path) 
             store.get("updates/a/1")
 
 
-def test_what_a_writer_elsewhere_left_is_collected_after_a_day(tmp_path: Path) -> None:
-    (tmp_path / ".staging").mkdir()
-    fresh = tmp_path / ".staging" / "elsewhere-1-0"
-    old = tmp_path / ".staging" / "elsewhere-1-1"
-    for path in (fresh, old):
+def test_what_no_writer_of_this_user_staged_is_left_alone_however_old(tmp_path: Path) -> None:
+    staging = tmp_path / ".staging"
+    staging.mkdir()
+    name = f"{'0' * 32}.part"
+    kept = [staging / f"{socket.gethostname()}-99999999999999999999-x", staging / "notes"]
+    kept.append(staging / name.replace("0", "1"))
+    for path in (*kept, staging / name):
         path.write_bytes(b"x")
-    os.utime(old, (0, 0))
+        os.utime(path, (0, 0))
+    if os.geteuid() == 0:
+        os.chown(kept[-1], 65534, -1)
+    else:
+        kept.pop().unlink()
+    (staging / name.replace("0", "2")).mkdir()
+    (staging / name.replace("0", "3")).symlink_to(tmp_path / "anywhere")
     FolderStore(tmp_path)
-    assert _staged(tmp_path) == [fresh]
+    kept += [staging / name.replace("0", digit) for digit in "23"]
+    assert sorted(_staged(tmp_path)) == sorted(kept)
 
 
 def test_a_put_that_succeeded_or_failed_leaves_nothing_staged(tmp_path: Path) -> None:
@@ -291,7 +304,7 @@ def test_whoever_only_looks_leaves_a_folder_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="there is no folder"):
         FolderStore(tmp_path / "none", make=False)
     assert not (tmp_path / "none").exists()
-    left = tmp_path / ".staging" / "elsewhere-1-1"
+    left = tmp_path / ".staging" / f"{'0' * 32}.part"
     left.parent.mkdir()
     left.write_bytes(b"x")
     os.utime(left, (0, 0))
@@ -331,13 +344,150 @@ def test_what_a_disk_keeps_for_itself_does_not_hide_the_rest(open_folder: Path, 
 
 
 @pytest.mark.parametrize("name", ["updates", "updates/lost+found", "updates/.hidden"])
-def test_a_folder_of_the_stores_own_that_cannot_be_read_is_an_error(
+def test_a_folder_that_cannot_be_read_is_passed_over_and_named_once(
     open_folder: Path, name: str
 ) -> None:
     store = FolderStore(open_folder)
+    store.put("rounds/1", [b"x"])
+    passed_over: list[tuple[str, str]] = []
+    store.on_skip = lambda key, reason: passed_over.append((key, reason))
     _make_private(open_folder / name)
-    with _ordinary_user(), pytest.raises(StoreError, match="cannot list .*Permission denied"):
-        store.list("")
+    with _ordinary_user():
+        for _ in range(3):
+            assert [entry.key for entry in store.list("")] == ["rounds/1"]
+    assert passed_over == [(f"{name}/", "Permission denied")]
+
+
+@contextlib.contextmanager
+def _socket_at(path: Path) -> Iterator[None]:
+    # an address of a socket is short, and a folder of tests is not
+    with socket.socket(socket.AF_UNIX) as bound, tempfile.TemporaryDirectory() as near:
+        bound.bind(f"{near}/s")
+        os.rename(f"{near}/s", path)
+        yield
+
+
+@pytest.fixture
+def trap(tmp_path: Path) -> Iterator[Path]:
+    """A store's folder with something else than a file under each of its keys."""
+    root = tmp_path / "run"
+    (root / "keys").mkdir(parents=True)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "secret").write_bytes(b"secret")
+    (root / "keys" / "link").symlink_to(outside / "secret")
+    (root / "keys" / "dangling").symlink_to(outside / "new")
+    (root / "keys" / "zeros").symlink_to("/dev/zero")
+    (root / "keys" / "folder").symlink_to(outside)
+    os.mkfifo(root / "keys" / "pipe")
+    with _socket_at(root / "keys" / "socket"):
+        yield root
+    assert [path.read_bytes() for path in outside.iterdir()] == [b"secret"]
+
+
+_KINDS = ("link", "dangling", "zeros", "pipe", "socket", "folder", "folder/secret")
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_what_is_no_file_cannot_be_read_and_does_not_hang(trap: Path, kind: str) -> None:
+    store = FolderStore(trap)
+    with pytest.raises(NoObject, match=f"cannot read .*keys/{kind}: .* is ") as raised:
+        store.get(f"keys/{kind}")
+    assert raised.value.key == f"keys/{kind}"
+    with pytest.raises(NoObject):
+        store.read(f"keys/{kind}", 0, 1)
+
+
+def test_what_is_no_file_is_not_listed_and_named_once(trap: Path) -> None:
+    store = FolderStore(trap)
+    store.put("keys/good", [b"x"])
+    (trap / "keys" / "back\\slash").write_bytes(b"")
+    (trap / "keys" / os.fsdecode(b"no \xff text")).write_bytes(b"")
+    passed_over: list[str] = []
+    store.on_skip = lambda key, reason: passed_over.append(key)
+    for prefix in ("", "keys/", "", "keys/folder/"):
+        assert [e.key for e in store.list(prefix)] == ["keys/good"] * (prefix != "keys/folder/")
+    assert len(passed_over) == 9
+    assert {"keys/link", "keys/folder", "keys/pipe", "keys/folder/"} <= set(passed_over)
+
+
+@pytest.mark.parametrize("kind", _KINDS)
+def test_a_write_where_something_else_stands_goes_nowhere_else(trap: Path, kind: str) -> None:
+    store = FolderStore(trap)
+    is_inside = kind == "folder/secret"
+    with pytest.raises(NoObject if is_inside else AlreadyExists):
+        store.put(f"keys/{kind}", [b"x"], create=True)
+    if is_inside:
+        with pytest.raises(NoObject, match="keys/folder is a link, and links are not followed"):
+            store.put(f"keys/{kind}", [b"x"])
+        store.delete([f"keys/{kind}"])
+    else:
+        # what stands there is replaced, not followed
+        store.put(f"keys/{kind}", [b"x"])
+        assert store.get(f"keys/{kind}") == b"x"
+        store.delete([f"keys/{kind}"])
+    assert _staged(trap) == []
+
+
+@pytest.mark.parametrize("kind", ["link", "dangling", "file", "pipe"])
+def test_a_folder_of_staged_writes_that_is_none_is_an_error_that_names_it(
+    tmp_path: Path, kind: str
+) -> None:
+    root, victim = tmp_path / "run", tmp_path / "victim"
+    store = FolderStore(root)
+    victim.mkdir()
+    old = victim / f"{'0' * 32}.part"
+    old.write_bytes(b"mine")
+    os.utime(old, (0, 0))
+    staging = root / ".staging"
+    if kind == "link":
+        staging.symlink_to(victim)
+    elif kind == "dangling":
+        staging.symlink_to(tmp_path / "new")
+    elif kind == "file":
+        staging.write_bytes(b"")
+    else:
+        os.mkfifo(staging)
+    with pytest.raises(NoObject, match=r"\.staging is (a link|no folder|neither).*Remove it"):
+        store.put("key", [b"x"])
+    with pytest.raises(NoObject, match=r"\.staging is "):
+        FolderStore(root)
+    assert FolderStore(root, make=False).list("") == []
+    assert [path.read_bytes() for path in victim.iterdir()] == [b"mine"]
+    assert not (tmp_path / "new").exists()
+
+
+def test_folders_nested_without_end_hide_nothing(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path)
+    store.put("/".join(["a"] * 32), [b"x"])
+    inner = os.open(tmp_path, os.O_RDONLY)
+    for _ in range(300):
+        os.mkdir("x" * 200, dir_fd=inner)
+        below = os.open("x" * 200, os.O_RDONLY, dir_fd=inner)
+        os.close(inner)
+        inner = below
+    os.close(inner)
+    passed_over: list[str] = []
+    store.on_skip = lambda key, reason: passed_over.append(reason)
+    assert [entry.key for entry in store.list("")] == ["/".join(["a"] * 32)]
+    assert passed_over == ["it lies more than 32 folders deep"]
+    with pytest.raises(ValueError, match="not a key"):
+        store.put("/".join(["a"] * 33), [b"x"])
+
+
+def test_the_store_s_own_folder_may_be_a_link(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "run").symlink_to(tmp_path / "real")
+    store = FolderStore(tmp_path / "run")
+    store.put("a/b", [b"x"])
+    assert [entry.key for entry in store.list("")] == ["a/b"]
+    assert (tmp_path / "real" / "a" / "b").read_bytes() == b"x"
+
+
+def test_the_store_may_lie_below_a_folder_of_staged_writes(tmp_path: Path) -> None:
+    store = FolderStore(tmp_path / ".staging" / "run")
+    store.put("a", [b"x"])
+    assert store.get("a") == b"x"
 
 
 def _make_private(folder: Path) -> None:

@@ -66,6 +66,8 @@ class Member:
         self._written: dict[str, None] = {}
         self._refused: set[str] = set()
         self._alarmed: set[str] = set()
+        # links, pipes and what cannot be listed hide nothing else, and do not go unnamed
+        store.on_skip = lambda key, reason: self.refuse(Refused("?", key, reason))
 
     @property
     def agreed(self) -> Signature:

@@ -6,11 +6,21 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
-Bytes: TypeAlias = bytes | bytearray | memoryview
+from hubless.errors import printable
+from hubless.whole import Bytes
+
+__all__ = ["Bytes", "Entry", "Store", "check_key", "check_prefix"]
 
 logger = logging.getLogger("hubless")
+
+DEEPEST = 32
+"""A key has at most so many parts: folders nested beyond that are somebody's trap."""
+_LONGEST = 1024
+"""Bytes of the longest key that all of the clouds take."""
+_NAMED = 1000
+"""So many things that listings pass over are named; somebody may have put millions there."""
 
 
 class Entry(NamedTuple):
@@ -21,10 +31,8 @@ class Entry(NamedTuple):
     modified: float
 
 
-@lru_cache(maxsize=1024)
-def warn_once(key: str, reason: str) -> None:
-    """Log what a listing passed over; the many listings of a run say it once."""
-    logger.warning("%s is passed over: %s", key, reason)
+def _warn(key: str, reason: str) -> None:
+    logger.warning("%s is passed over: %s", printable(key), reason)
 
 
 class Store(ABC):
@@ -40,8 +48,9 @@ class Store(ABC):
     """How much one range read should ask for."""
     parallel: int = 8
     """How many reads are worth having under way at one time."""
-    on_skip: Callable[[str, str], None] = staticmethod(warn_once)
-    """Called with a key and a reason for what a listing has to pass over."""
+    on_skip: Callable[[str, str], None] = staticmethod(_warn)
+    """Called with a key and a reason for what a listing has to pass over, once for each."""
+    _passed_over: set[str] | None = None
 
     @abstractmethod
     def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
@@ -74,6 +83,14 @@ class Store(ABC):
         """Give back what the store holds open."""
         return None
 
+    def _pass_over(self, key: str, reason: str) -> None:
+        """Name what a listing cannot take in: once, though a run makes many listings."""
+        if self._passed_over is None:
+            self._passed_over = set()
+        if key not in self._passed_over and len(self._passed_over) < _NAMED:
+            self._passed_over.add(key)
+            self.on_skip(key, printable(reason))
+
 
 @lru_cache(maxsize=1024)
 def check_prefix(prefix: str) -> str:
@@ -85,8 +102,10 @@ def check_prefix(prefix: str) -> str:
 
 @lru_cache(maxsize=1024)
 def check_key(key: str) -> str:
-    """Refuse keys that could leave the store's folder."""
+    """Refuse keys that could leave the store's folder, or that some store cannot have."""
     parts = key.split("/")
     if not key or any(part in ("", ".", "..") for part in parts) or "\\" in key or "\0" in key:
         raise ValueError(f"{key!r} is not a key: use names joined by '/', without '.' or '..'")
+    if len(parts) > DEEPEST or len(key.encode()) > _LONGEST:
+        raise ValueError(f"{key[:64]!r}... is not a key: it is too long")
     return key

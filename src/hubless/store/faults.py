@@ -9,11 +9,12 @@ import numpy as np
 
 from hubless.errors import StoreError
 from hubless.store.base import Bytes, Entry, Store
+from hubless.store.wrapping import Wrapping
 
 T = TypeVar("T")
 
 
-class Faulty(Store):
+class Faulty(Wrapping):
     """Wraps a store; some requests fail unserved, others are served and their reply is lost.
 
     `before` is called ahead of every request: a test may move its clock there, or end a member.
@@ -27,9 +28,7 @@ class Faulty(Store):
         lost: float = 0.05,
         before: Callable[[str, str], None] | None = None,
     ) -> None:
-        self.store = store
-        self.url = store.url
-        self.request_bytes = store.request_bytes
+        super().__init__(store)
         self.parallel = 1
         self._rng = rng
         self._error = error

@@ -7,9 +7,10 @@ from collections import Counter
 from collections.abc import Sequence
 
 from hubless.store.base import Bytes, Entry, Store
+from hubless.store.wrapping import Wrapping
 
 
-class Metered(Store):
+class Metered(Wrapping):
     """Wraps a store and counts what passes.
 
     >>> from hubless.store.memory import MemoryStore
@@ -20,10 +21,7 @@ class Metered(Store):
     """
 
     def __init__(self, store: Store) -> None:
-        self.store = store
-        self.url = store.url
-        self.request_bytes = store.request_bytes
-        self.parallel = store.parallel
+        super().__init__(store)
         self.requests: Counter[str] = Counter()
         self.bytes_up = 0
         self.bytes_down = 0
@@ -49,9 +47,6 @@ class Metered(Store):
     def delete(self, keys: Sequence[str]) -> None:
         self._count("delete")
         self.store.delete(keys)
-
-    def close(self) -> None:
-        self.store.close()
 
     def _count(self, kind: str, up: int = 0, down: int = 0) -> None:
         with self._lock:

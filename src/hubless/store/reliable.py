@@ -9,18 +9,27 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TypeVar
 
-from hubless.errors import AlreadyExists, Denied, NotFound, StoreError, Unsupported, WrongSize
+from hubless.errors import (
+    AlreadyExists,
+    Denied,
+    NoObject,
+    NotFound,
+    StoreError,
+    Unsupported,
+    WrongSize,
+)
 from hubless.patience import Clock, SharedPatience, SystemClock, pauses
 from hubless.store.base import Bytes, Entry, Store
+from hubless.store.wrapping import Wrapping
 
 T = TypeVar("T")
 
 _TRIES = 3
-_FINAL = (NotFound, AlreadyExists, WrongSize, Denied, Unsupported)
+_FINAL = (NotFound, NoObject, AlreadyExists, WrongSize, Denied, Unsupported)
 """Errors that another try would only meet again."""
 
 
-class Reliable(Store):
+class Reliable(Wrapping):
     """Wraps a store so that each operation is tried until it succeeds or patience runs out.
 
     Safe because of how keys are used: an object's bytes never change, so writing them again is
@@ -28,10 +37,7 @@ class Reliable(Store):
     """
 
     def __init__(self, store: Store, patience: float = 60.0, clock: Clock | None = None) -> None:
-        self.store = store
-        self.url = store.url
-        self.request_bytes = store.request_bytes
-        self.parallel = store.parallel
+        super().__init__(store)
         self.patience = patience
         self.clock = clock or SystemClock()
         self._shared: tuple[SharedPatience, ...] = ()
@@ -41,15 +47,6 @@ class Reliable(Store):
     def of(cls, store: Store) -> Reliable:
         """This store, made reliable if it is not yet."""
         return store if isinstance(store, cls) else cls(store)
-
-    @property
-    def on_skip(self) -> Callable[[str, str], None]:
-        """The wrapped store's."""
-        return self.store.on_skip
-
-    @on_skip.setter
-    def on_skip(self, skipped: Callable[[str, str], None]) -> None:
-        self.store.on_skip = skipped
 
     @contextmanager
     def within(self, seconds: float) -> Iterator[None]:
@@ -92,9 +89,6 @@ class Reliable(Store):
     def delete(self, keys: Sequence[str]) -> None:
         self._again(lambda: self.store.delete(keys), keys[0] if keys else "")
 
-    def close(self) -> None:
-        self.store.close()
-
     def ahead(self, jobs: Iterator[Callable[[], T]], depth: int | None = None) -> Iterator[T]:
         """Results of jobs that read, in order, with as many under way as this store is worth."""
         if self.parallel <= 1:
@@ -118,7 +112,7 @@ class Reliable(Store):
     def _create(self, key: str, parts: Sequence[Bytes]) -> None:
         try:
             self.store.put(key, parts, create=True)
-        except (Unsupported, WrongSize):
+        except (Unsupported, WrongSize, NoObject):
             raise
         except StoreError as error:
             # even "exists already" may be our own write, whose answer was lost on the way; and who
@@ -128,7 +122,7 @@ class Reliable(Store):
                 ours = self.store.get(key, len(body)) == body
             except NotFound:
                 raise error from None
-            except WrongSize:
+            except (WrongSize, NoObject):
                 ours = False
             if not ours:
                 raise AlreadyExists(f"{key} exists already", key) from error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from hubless.errors import HublessError, Refused, Unsupported
+from hubless.errors import HublessError, Refused
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement
 from hubless.federate.keys import Listing
@@ -12,37 +12,11 @@ from hubless.federate.member import Member
 from hubless.federate.rounds.completing import Completing, Result
 from hubless.federate.rounds.plans import Plans
 from hubless.federate.terms import Terms
-from hubless.store.base import Bytes, Entry, Store
+from hubless.store.base import Bytes
 from hubless.store.reliable import Reliable
+from hubless.store.wrapping import ReadOnly
 from hubless.strategy import parse
 from hubless.strategy.fedavg import FedAvg
-
-
-class ReadOnly(Store):
-    """A store that is only looked at."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.url = store.url
-        self.request_bytes, self.parallel = store.request_bytes, store.parallel
-
-    def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
-        raise Unsupported(f"{self.url} is only looked at: {key} was not written", key)
-
-    def get(self, key: str, limit: int = 1 << 20) -> bytes:
-        return self.store.get(key, limit)
-
-    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
-        return self.store.read(key, start, stop, into)
-
-    def list(self, prefix: str) -> list[Entry]:
-        return self.store.list(prefix)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        raise Unsupported(f"{self.url} is only looked at: nothing was deleted")
-
-    def close(self) -> None:
-        self.store.close()
 
 
 class Onlooker(Member):
