@@ -105,15 +105,17 @@ class Scene:
         """Remove objects, whoever's they are."""
         self.store().delete(keys)
 
-    def join(self, client: str, **terms: Any) -> hubless.Federation:
-        """Join as an honest member; what it says is kept in `heard`. Left when the scene ends."""
+    def join(self, client: str, at: Store | None = None, **terms: Any) -> hubless.Federation:
+        """Join as an honest member; what it says is kept in `heard`. Left when the scene ends.
+
+        With `at`, it comes to the federation by this store, and sees what that shows.
+        """
         said = self.heard.setdefault(client, [])
         terms.setdefault("patience", 5.0)
+        terms = {**self.options, **terms} if at is None else terms
         federation = self.call(
             f"join as {client}",
-            lambda: hubless.join(
-                self.url, client, on_event=said.append, **{**self.options, **terms}
-            ),
+            lambda: hubless.join(at or self.url, client, on_event=said.append, **terms),
             deadline=terms["patience"],
         )
         if federation is None:
