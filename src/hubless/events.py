@@ -49,6 +49,18 @@ class Joined(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Sharing(Event):
+    """What of its model the member shares: so many arrays, of so many bytes.
+
+    Those `left_out` are frozen, or tied to others, or named by no pattern of `share`.
+    """
+
+    arrays: int
+    bytes: int
+    left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class Pushed(Event):
     """The member's update is in the store, acknowledged.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,8 +12,10 @@ import torch
 from torch import nn
 
 import hubless
-from hubless.errors import SignatureMismatch
+from hubless import events
+from hubless.errors import ParamsError, SignatureMismatch
 from hubless.federate.federation import Federation
+from hubless.federate.script.batches import Batches
 from hubless.federate.script.hook import FirstOptimizer, after_steps
 from hubless.federate.script.trained import trained_by
 from hubless.params import is_tensor
@@ -182,3 +185,74 @@ def test_a_fork_of_a_script_is_not_the_member(federation: Federation) -> None:
 def updates(federation: Federation) -> list[Path]:
     folder = Path(federation.store.url.removeprefix("file://"))
     return sorted((folder / "updates").iterdir())
+
+
+def test_examples_are_those_of_the_batches_that_a_model_trains_on() -> None:
+    compiled = functools.partial(torch.compile, backend="eager")
+    for around in (lambda model: model, nn.DataParallel, compiled):
+        model = nn.Linear(2, 1)
+        called = around(model)
+        batches = Batches(called)
+        assert batches.take() is None
+        for size in (8, 8, 3):
+            called(torch.ones(size, 2))
+        model.eval()
+        called(torch.ones(50, 2))
+        model.train()
+        assert batches.take() == 19
+        called(torch.ones(5, 2))
+        # a stretch that was cut short
+        assert batches.take() == 19
+        batches.remove()
+        called(torch.ones(100, 2))
+        assert batches.take() == 19
+
+
+class Listing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(1))
+
+    def forward(self, *given: object, **named: object) -> torch.Tensor:
+        return self.weight
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ((), {"input_ids": torch.ones(7, 3)}),
+        ((None, torch.ones(7, 3)), {}),
+        (([torch.ones(3, 2)] * 7,), {}),
+        (({"image": torch.ones(7, 3), "weight": torch.ones(1)},), {}),
+        (((torch.ones(7, 3), torch.ones(7)),), {}),
+    ],
+)
+def test_batches_come_in_many_ways(given: tuple[object, ...], named: dict[str, object]) -> None:
+    model = Listing()
+    batches = Batches(model)
+    model(*given, **named)
+    assert batches.take() == 7
+
+
+def test_what_cannot_be_counted_has_to_be_said(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    heard: list[events.Event] = []
+    with hubless.join(
+        tmp_path, "a", model=model, optimizer=optimizer, every=2, on_event=heard.append
+    ) as federation:
+        step(optimizer)
+        with pytest.raises(ParamsError, match="examples="):
+            step(optimizer)
+        model(torch.ones(6, 2))
+        federation.finish(model)
+    assert [e.examples for e in heard if isinstance(e, events.Pushed)] == [6]
+
+
+def test_a_script_of_which_nothing_can_be_counted_is_told(federation: Federation) -> None:
+    said: list[str] = []
+    optimizer = torch.optim.SGD(nn.Linear(2, 1).parameters(), lr=0.1)
+    with after_steps(FirstOptimizer(federation, every=2, say=said.append)):
+        step(optimizer, 6)
+    assert len(said) == 2
+    assert "--examples" in said[1]

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from hubless import events
-from hubless.cli.printing import in_words
+from hubless.cli.printing import in_bytes, in_words
 from hubless.errors import printable
 from hubless.events import Event
 
 _ON_TERMINAL, _ELSEWHERE = 1.0, 5.0
 """Seconds between lines."""
 
-_RARE = (events.Started, events.Ended, events.Joined, events.Left)
+_RARE = (events.Started, events.Ended, events.Joined, events.Sharing, events.Left)
 _WARNED = (events.Waiting, events.Late, events.RefusedUpdate, events.Offline)
 
 
@@ -67,6 +67,9 @@ class Progress:
             case events.Joined():
                 again = " again" if event.resumed else ""
                 return f"joined {event.url}{again} ({event.mode})"
+            case events.Sharing():
+                rest = f"; {event.left_out} frozen or tied ones stay here" if event.left_out else ""
+                return f"shares {event.arrays} arrays, {in_bytes(event.bytes)}{rest}"
             case events.Pulled():
                 peers = ", ".join(f"{peer} {number}" for peer, number in event.peers.items())
                 return f"version {event.version}, took in {peers}"

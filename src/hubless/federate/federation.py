@@ -13,7 +13,15 @@ from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.fold import Flat, Own, check_own
 from hubless.federate.member import Member, Report
-from hubless.federate.model import M, Model, is_in_place, load, shared_names, shared_params
+from hubless.federate.model import (
+    M,
+    Model,
+    arrays_of,
+    is_in_place,
+    load,
+    shared_names,
+    shared_params,
+)
 from hubless.params import finite, whole_examples
 from hubless.signature import Signature
 from hubless.store import codec
@@ -307,10 +315,23 @@ class Federation:
 
     def _params(self, model: Model) -> dict[str, NDArray[Any]]:
         """What is shared of a model: of a module always the same, whatever is frozen later."""
-        if self._named is not model:
-            names = shared_names(model, self.terms.share)
-            self._named, self._names = model, names
+        if self._named is not model or isinstance(model, Mapping):
+            self._names = shared_names(model, self.terms.share)
+            if self._named is None:
+                self._tell(model)
+            self._named = model
         return shared_params(model, self._names)
+
+    def _tell(self, model: Model) -> None:
+        shared = shared_params(model, self._names)
+        self.member.emit(
+            events.Sharing(
+                client=self.client,
+                arrays=len(shared),
+                bytes=sum(array.nbytes for array in shared.values()),
+                left_out=len(arrays_of(model)) - len(shared),
+            )
+        )
 
     def _arrived_at(self, signature: Signature) -> Flat | None:
         result = self._mode.collective(signature)

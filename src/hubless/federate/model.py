@@ -20,6 +20,13 @@ class Module(Protocol):
     def state_dict(self) -> Mapping[str, Any]: ...
 
 
+@runtime_checkable
+class Choosy(Module, Protocol):
+    """A module that knows itself what of it is shared."""
+
+    names: tuple[str, ...]
+
+
 Model: TypeAlias = Params | Module
 M = TypeVar("M", bound=Model)
 
@@ -38,8 +45,11 @@ def shared_names(model: Model, patterns: Sequence[str] | None = None) -> tuple[s
     >>> shared_names({"body.w": np.ones(2), "head.w": np.ones(2)}, ["body.*"])
     ('body.w',)
     """
-    arrays = _arrays(model)
-    sharable = to_share(arrays) if _is_torch(model) else tuple(arrays)
+    arrays = arrays_of(model)
+    if _is_torch(model):
+        sharable = to_share(arrays)
+    else:
+        sharable = model.names if isinstance(model, Choosy) else tuple(arrays)
     names = tuple(
         name
         for name in sharable
@@ -55,7 +65,7 @@ def shared_names(model: Model, patterns: Sequence[str] | None = None) -> tuple[s
 
 def shared_params(model: Model, names: Sequence[str]) -> dict[str, NDArray[Any]]:
     """The arrays of these names, without copying where that is possible."""
-    arrays = _arrays(model)
+    arrays = arrays_of(model)
     if lost := [name for name in names if name not in arrays]:
         raise ParamsError(f"the model has no {lost[0]} any more, which was shared before")
     return {name: to_numpy(name, arrays[name]) for name in names}
@@ -69,7 +79,7 @@ def load(model: M, values: Mapping[str, NDArray[Any]], *, in_place: bool = False
     if isinstance(model, Mapping):
         put = _into if in_place else _like
         return cast(M, {n: put(a, values[n]) if n in values else a for n, a in model.items()})
-    arrays = _arrays(model)
+    arrays = arrays_of(model)
     for name, value in values.items():
         assign(cast(Any, arrays[name]), value)
     return model
@@ -97,7 +107,8 @@ def _like(array: Array, value: NDArray[Any]) -> Array:
     return cast(Array, cast(Any, fresh).requires_grad_(tensor.requires_grad))
 
 
-def _arrays(model: Model) -> dict[str, Array]:
+def arrays_of(model: Model) -> dict[str, Array]:
+    """All arrays of a model by name, shared or not."""
     if isinstance(model, Mapping):
         return dict(model)
     if _is_torch(model):

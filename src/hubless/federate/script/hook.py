@@ -102,8 +102,9 @@ class FirstOptimizer:
 
     def _begin(self, optimizer: Any) -> None:
         model = trained_by(optimizer)
-        named = "by their names" if model.module else "by their places"
-        self._say(f"federates {len(model.names)} tensors, {named}, at every {self.every} steps")
+        named = "names" if model.module else "places"
+        what = f"what {type(optimizer).__name__} trains, by its {named}"
+        self._say(f"federates {what}, at every {self.every} steps")
         self.federation.start(model)
         self.optimizer, self.model, self._thread = optimizer, model, threading.get_ident()
         if self.examples is None:
@@ -157,7 +158,7 @@ class FirstOptimizer:
         return counted or 1
 
     def _is_the_model(self, saving: Saving, model: TrainedModel) -> bool:
-        mine = {_storage(tensor) for tensor in model.tensors().values()}
+        mine = {_storage(tensor) for tensor in model.state_dict().values()}
         return any(_storage(tensor) in mine for _, tensor in saving.tensors())
 
     def _is_a_copy(self, saving: Saving, model: TrainedModel) -> bool:

@@ -22,21 +22,16 @@ class TrainedModel:
         places = {f"group{g}.{i}": p for g, group in groups for i, p in enumerate(group["params"])}
         self.trained = asking(optimizer)
         self._places = {} if module is not None else places
-        state = self.tensors()
+        state = self.state_dict()
         self.names = to_share(state, None if module is None else self.trained)
         shared = {same_memory(state[name]) for name in self.names}
         self.is_whole = all(
             same_memory(p) in shared for p in places.values() if id(p) in self.trained
         )
 
-    def tensors(self) -> Mapping[str, Any]:
-        """All there is, shared or not."""
-        return self._places if self.module is None else own_tensors(self.module)
-
     def state_dict(self) -> Mapping[str, Any]:
-        """The tensors as they are now: a buffer may be another tensor after each forward pass."""
-        state = self.tensors()
-        return {name: state[name] for name in self.names}
+        """All tensors as they are now: a buffer may be another one after each forward pass."""
+        return self._places if self.module is None else own_tensors(self.module)
 
 
 def trained_by(optimizer: Any) -> TrainedModel:
