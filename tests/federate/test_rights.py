@@ -18,6 +18,7 @@ from hubless.cli import main
 from hubless.errors import AlreadyExists, BadName, Denied, HublessError, StoreError
 from hubless.federate import keys
 from hubless.federate.keys import Incarnation, Posted
+from hubless.federate.outside.probe import examine
 from hubless.federate.outside.rights import policy
 from hubless.store import open_store
 from hubless.store.base import Bytes, Entry, Store
@@ -365,6 +366,15 @@ def test_members_with_a_policy_each_federate_and_cannot_touch_each_other(
                 with pytest.raises(StoreError):
                     store.delete([key])
         assert [key for key in theirs if key not in _listed(store, "")] == []
+
+
+def test_a_member_with_a_policy_can_check_what_it_may_do(confined: Server) -> None:
+    options = {**confined.options, **servers.credentials("a")}
+    store = open_store(f"{confined.url}/confined", options=options)
+    found = examine(store, size=1 << 20, client="a")
+    assert found.usable and found.can_delete and found.creates_if_absent, found
+    assert "denied" in examine(store, size=1 << 20, client="b").trouble.lower()
+    assert not _listed(store, keys.PROBE)
 
 
 def test_the_command_prints_what_a_provider_takes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -28,6 +28,9 @@ def add_federation(commands: Any) -> None:
         commands, "check", _check, help="what a store can do, by trying it", description=_CHECK
     )
     check.add_argument("--size", type=int, default=16, help="MiB to measure bandwidth with")
+    check.add_argument(
+        "--client", default="check", help="the member to try it as, which may write its own keys"
+    )
     pull = add_command(
         commands, "pull", _pull, help="fetch the federation's model as a safetensors file"
     )
@@ -67,13 +70,15 @@ def _ls(options: argparse.Namespace) -> int:
 
 
 def _check(options: argparse.Namespace) -> int:
+    from hubless.federate.keys import check_name
     from hubless.federate.outside.probe import examine
     from hubless.store.reliable import Reliable
 
     store = _open(options)
     # the store itself, without the patience that would hide how it behaves
     bare = store.store if isinstance(store, Reliable) else store
-    found = examine(bare, size=max(1, options.size) << 20)
+    client = check_name(options.client)
+    found = examine(bare, size=max(1, options.size) << 20, client=client)
     if options.json:
         print(in_json({"url": store.url, "usable": found.usable, **asdict(found)}))
         return 0 if found.usable else 1

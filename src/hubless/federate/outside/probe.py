@@ -88,9 +88,9 @@ class Findings:
         return self.can_write and self.can_read and self.can_list
 
 
-def examine(store: Store, size: int = 16 << 20, tries: int = 5) -> Findings:
+def examine(store: Store, size: int = 16 << 20, tries: int = 5, client: str = "check") -> Findings:
     """Try everything a federation needs on a store, clean up, and say how it went."""
-    prefix = f"probe/{secrets.token_hex(8)}/"
+    prefix = f"{probe_key(client)}/"
     keys = [f"{prefix}{i}" for i in range(tries)]
     large = f"{prefix}large"
     found = Findings()
@@ -106,7 +106,7 @@ def examine(store: Store, size: int = 16 << 20, tries: int = 5) -> Findings:
         up = _timed(lambda: store.put(large, [body] * (size >> 20)))
         down = _timed(lambda: store.read(large, 0, size))
         found = replace(found, upload_rate=size / up, download_rate=size / down)
-        honoured, note = honours_create(store)
+        honoured, note = honours_create(store, client)
         found = replace(found, creates_if_absent=honoured, create_note=note)
         store.delete([*keys, large])
         found = replace(found, can_delete=not store.list(prefix))
