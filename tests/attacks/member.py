@@ -13,8 +13,13 @@ import hubless
 from hubless import events
 from hubless.federate import keys
 from hubless.federate.outside.survey import survey
+from hubless.federate.picking.draw import Selection
+from hubless.federate.picking.standing import Standing
+from hubless.federate.rounds.plans import Plan
+from hubless.select.activity import Activity
 from tests.attacks import forged
-from tests.attacks.rounds import check_round, forge_slices, play_round, read_plan
+from tests.attacks.operator import View
+from tests.attacks.rounds import check_round, check_same, forge_slices, play_round, read_plan
 from tests.attacks.scene import Scene, attack, params
 
 LIFE = keys.Incarnation(1, "11111111")
@@ -121,6 +126,35 @@ def the_last_rounds(scene: Scene) -> None:
         scene.harmed("no round can follow")
 
 
+@attack(
+    "M4c",
+    "a member closes two rounds ahead, by a roster of its own",
+    open="With a selector such a round brings its own roster",
+)
+def a_roster_of_its_own(scene: Scene) -> None:
+    names = ["a", "b", "m"]
+    terms: dict[str, Any] = {
+        "mode": "sync",
+        "members": names,
+        "deadline": 2.0,
+        "selector": Activity("sqrt"),
+        "cohort": 1,
+    }
+    a = scene.join("a", **terms)
+    # m claims to have all examples, and draws itself for as long as it takes
+    rich = {n: Standing(10**14 if n == "m" else 1, None, -1, 1, 0, 0) for n in names}
+    selection = Selection(Activity("sqrt"), 1, 0)
+    for number in (3, 4):
+        pick = selection.pick(rich, number)
+        assert pick.members == ("m",), pick.members
+        posted = forged.update(scene, "m", params(100.0), round=number, examples=10**14)
+        plan = Plan((posted.key,), 0, None, pick, "m", "0" * 16)
+        scene.put(keys.plan_key(number, 0), plan.to_bytes())
+    result = scene.call("a pulls", lambda: a.pull(params(0.0)))
+    if result is not None and result["w"][0] == 100.0:
+        scene.fooled("a round that only m can be drawn for, by a roster of its own")
+
+
 @attack("M5", "a member that delivers, and publishes a slice that is wrong")
 def a_slice_of_its_own_that_is_wrong(scene: Scene) -> None:
     a = scene.join("a", mode="sync", members=["a", "m"], deadline=5.0)
@@ -156,3 +190,33 @@ def examples_at_the_edges(scene: Scene) -> None:
     scene.check_within("a steps again", result, 1.0, 1.0)
     if result is not None and not np.isfinite(result["w"]).all():
         scene.fooled(json.dumps(result["w"].tolist()))
+
+
+@attack(
+    "M7",
+    "a member takes its update and its slice away once some have ended the round",
+    open="A member that takes away its own update and slice while a round is completed can make "
+    "others end it in different ways",
+)
+def taken_away_in_the_middle(scene: Scene) -> None:
+    size = 3 << 18
+    view = View(scene)
+    terms: dict[str, Any] = {"mode": "sync", "members": ["a", "b", "m"], "deadline": 3.0}
+    # b is slow: it has not seen m's slice when m takes it away
+    view.hides = lambda key: "/slices-" in key and "=m=" in key
+    a, b, m = scene.join("a", **terms), scene.join("b", view, **terms), scene.join("m", **terms)
+
+    def takes_away() -> None:
+        scene.call("m", lambda: m.step(params(5.0, size), examples=10), deadline=3.0)
+
+    def ends() -> Any:
+        result = a.step(params(1.0, size), examples=10)
+        thread.join(30)
+        scene.delete(*(k for k in scene.keys("rounds/") if "/m=" in k or "=m=" in k))
+        view.hides = lambda key: False
+        return result
+
+    thread = threading.Thread(target=takes_away, daemon=True)
+    thread.start()
+    results = scene.calls({"a": ends, "b": lambda: b.step(params(3.0, size), examples=10)}, 3.0)
+    check_same(scene, results, "round 0")
