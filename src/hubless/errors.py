@@ -33,6 +33,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from hubless.masked import masked
+
 
 def printable(text: str, *, lines: bool = False) -> str:
     """Text that may be a stranger's, without what a terminal would act upon.
@@ -43,14 +45,19 @@ def printable(text: str, *, lines: bool = False) -> str:
     return "".join(c if c.isprintable() or (lines and c == "\n") else "?" for c in text)
 
 
+def _safe(text: str, *, lines: bool = False) -> str:
+    return printable(masked(text), lines=lines)
+
+
 class HublessError(Exception):
     """The root: catch this to catch everything hubless raises on purpose.
 
-    Messages quote what lies in a store or a file, so they are made harmless for a terminal here.
+    Messages quote what lies in a store or a file, so they are made harmless for a terminal here;
+    and addresses, which may have somebody's password in them.
     """
 
     def __str__(self) -> str:
-        return printable(str(self.args[0]) if self.args else "", lines=True)
+        return _safe(str(self.args[0]) if self.args else "", lines=True)
 
 
 class ParamsError(HublessError):
@@ -181,7 +188,7 @@ class Refused(HublessError):
         super().__init__(client, key, reason)
         self.client = client
         self.key = key
-        self.reason = printable(reason)
+        self.reason = _safe(reason)
 
     def __str__(self) -> str:
         return f"update of client {self.client!r} refused: {self.reason} (key {self.key})"

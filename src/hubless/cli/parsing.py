@@ -107,7 +107,7 @@ def bucket_settings(options: argparse.Namespace) -> dict[str, str]:
     for setting in options.option:
         key, separator, value = setting.partition("=")
         if not separator:
-            raise HublessError(f"--option takes KEY=VALUE, not {setting!r}")
+            raise HublessError("--option takes KEY=VALUE, and one that was given has no '='")
         settings[key] = value
     return settings
 

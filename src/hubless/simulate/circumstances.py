@@ -13,6 +13,7 @@ import numpy as np
 
 from hubless.data.index import tenths
 from hubless.data.population import Population
+from hubless.masked import masked_command
 from hubless.train.task import Task
 
 _LABELS = 100
@@ -35,7 +36,7 @@ def circumstances(population: Population, task: Task) -> dict[str, Any]:
     quantiles = np.quantile(there, np.linspace(0, 1, 11)).tolist() if len(there) else []
     about: dict[str, Any] = {
         "versions": versions(),
-        "command": shlex.join(["python", *sys.orig_argv[1:]]),
+        "command": shlex.join(["python", *masked_command(sys.orig_argv[1:])]),
         "activity": quantiles,
     }
     if (labels := label_counts(population, task)) is not None:

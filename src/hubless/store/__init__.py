@@ -8,6 +8,7 @@ from urllib.parse import unquote
 
 from hubless.errors import StoreError
 from hubless.store.base import Entry, Store
+from hubless.store.credentials import check_address
 
 __all__ = ["Entry", "Store", "open_store"]
 
@@ -32,6 +33,7 @@ def open_store(
     """
     text = str(url)
     scheme, separator, rest = text.partition("://")
+    check_address(text)
     if separator and ("?" in rest or "#" in rest):
         raise StoreError(
             f"{text}: an address has no '?' and no '#'; in a name, write %3F and %23 for them"

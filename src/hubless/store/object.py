@@ -1,19 +1,22 @@
 """A store in a bucket: S3, Google Cloud Storage or Azure Blob, through obstore.
 
-Credentials come from where each cloud keeps them (environment, profile, instance or workload
-identity); options given by hand win over those.
+Credentials come from the environment, or from what the cloud tells its own machines (instance or
+workload identity); options given by hand win over those.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from hubless.errors import AlreadyExists, Denied, NotFound, StoreError, Unsupported, WrongSize
+from hubless.masked import without
 from hubless.store.base import Bytes, Entry, Store, check_key, check_prefix
+from hubless.store.credentials import check_address, how_to_give_them, lacks_credentials
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore as Bucket
@@ -24,6 +27,16 @@ _HELD_BYTES = 256 << 20
 _TIMEOUT_SECONDS = 300
 _SLOWEST_BYTES = 100_000
 _process = 0
+_ASKED_FOR_CREDENTIALS = (
+    "169.254.169.254",
+    "metadata.google.internal",
+    "/latest/api/token",
+    "/latest/meta-data/",
+    "performing token request",
+)
+"""What errors say where the library asked a cloud's metadata service who it is."""
+_REFUSED = re.compile(r"status code: 40[13]\b")
+"""What errors of a listing say, which the library gives no kind of their own."""
 _CLIENT_OPTIONS = {
     "allow_http",
     "allow_invalid_certificates",
@@ -59,11 +72,14 @@ class ObjectStore(Store):
     def __init__(
         self, url: str, endpoint: str | None = None, options: Mapping[str, str] | None = None
     ) -> None:
+        check_address(url)
         self.url = url.rstrip("/")
         _check_not_forked(self.url)
         config = {key.lower(): value for key, value in (options or {}).items()}
         if endpoint:
             config["base_url" if url.startswith("gs:") else "endpoint"] = endpoint
+        self._named = {**_environment(self.url), **config}
+        self._is_checked = False
         self._ranges = True
         self._wholes: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -162,6 +178,14 @@ class ObjectStore(Store):
 
     def _alive(self) -> Bucket:
         _check_not_forked(self.url)
+        if not self._is_checked:
+            scheme = self.url.partition("://")[0]
+            if lacks_credentials(scheme, self._named):
+                raise Denied(
+                    f"{self.url}: there are no credentials for this bucket. "
+                    + how_to_give_them(scheme)
+                )
+            self._is_checked = True
         return self._bucket
 
     def _waiting(self, size: int) -> Bucket:
@@ -178,14 +202,14 @@ class ObjectStore(Store):
         return self._patient[1]
 
     def _translated(self, key: str, writing: bool = False) -> _Translated:
-        return _Translated(self.url, key, writing)
+        return _Translated(self.url, key, writing, self._named)
 
 
 class _Translated:
     """Turns obstore's exceptions into ours."""
 
-    def __init__(self, url: str, key: str, writing: bool) -> None:
-        self.url, self.key, self.writing = url, key, writing
+    def __init__(self, url: str, key: str, writing: bool, settings: Mapping[str, str]) -> None:
+        self.url, self.key, self.writing, self.settings = url, key, writing, settings
 
     def __enter__(self) -> None:
         return None
@@ -201,14 +225,26 @@ class _Translated:
                 bucket = "/".join(self.url.split("/")[:3])
                 raise Denied(f"cannot write {where}: there is no bucket {bucket}", self.key)
             raise NotFound(f"there is no {where}", self.key) from error
-        if isinstance(error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)):
-            raise Denied(f"{where}: {_first_lines(error)}", self.key) from error
+        if not isinstance(error, (exceptions.BaseError, OSError, NotImplementedError)):
+            return
+        text = without(_first_lines(error), self.settings)
+        if any(sign in text for sign in _ASKED_FOR_CREDENTIALS):
+            raise Denied(
+                f"{where}: no credentials could be had for this bucket ({text}). "
+                + how_to_give_them(self.url.partition("://")[0]),
+                self.key,
+            ) from error
+        if _REFUSED.search(text) or isinstance(
+            error, (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError)
+        ):
+            raise Denied(
+                f"{where}: the credentials are wrong, or do not allow this: {text}", self.key
+            ) from error
         if isinstance(error, exceptions.AlreadyExistsError):
             raise AlreadyExists(f"{where} exists already", self.key) from error
         if isinstance(error, (exceptions.NotSupportedError, NotImplementedError)):
-            raise Unsupported(f"{where}: {error}", self.key) from error
-        if isinstance(error, (exceptions.BaseError, OSError)):
-            raise StoreError(f"{where}: {_first_lines(error)}", self.key) from error
+            raise Unsupported(f"{where}: {text}", self.key) from error
+        raise StoreError(f"{where}: {text}", self.key) from error
 
 
 def _check_not_forked(url: str) -> None:
@@ -238,7 +274,7 @@ def _open(url: str, config: dict[str, str], seconds: int) -> Bucket:
     try:
         return from_url(url, config=given, client_options=client, retry_config=retry)
     except (exceptions.BaseError, ValueError) as error:
-        raise StoreError(f"cannot open {url}: {_first_lines(error)}") from error
+        raise StoreError(f"cannot open {url}: {without(_first_lines(error), named)}") from error
 
 
 def _environment(url: str) -> dict[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hubless.errors import Unsupported
+from hubless.masked import masked
 from hubless.store.base import Bytes, Entry, Store
 
 
@@ -13,7 +14,8 @@ class Wrapping(Store):
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.url = store.url
+        # a store of the user's own may go by any address, and addresses are shown
+        self.url = masked(store.url)
         self.request_bytes = store.request_bytes
         self.parallel = store.parallel
 
