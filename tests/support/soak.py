@@ -25,12 +25,14 @@ import numpy as np
 
 import hubless
 from hubless import events
-from hubless.errors import QuorumMissed
+from hubless.errors import Denied, QuorumMissed
 from hubless.federate import keys
 from hubless.federate.asynchronous import OUTRUN, Asynchronous
 from hubless.federate.keys import Incarnation, Posted
 from hubless.federate.outside.rights import policy
+from hubless.store import open_store
 from hubless.store.base import Entry
+from hubless.store.reliable import Reliable
 from tests.support import servers
 
 Rank = tuple[Incarnation, int]
@@ -605,6 +607,8 @@ def soak(
         setting = Setting(
             url, options, talk, members, seed, mode, quorum, member_patience, confined=confined
         )
+        if confined:
+            _check_confined(setting)
         ledger = Ledger()
         auditor = Auditor(direct, setting)
         crew = Crew(setting, ledger, stack)
@@ -656,6 +660,19 @@ def soak(
         "phases": report["phases"],
         "verdict": {name: len(found) for name, found in details.items()},
     }
+
+
+def _check_confined(setting: Setting) -> None:
+    """Raise unless the server keeps a member from writing another's keys."""
+    client, other = setting.clients[:2]
+    store = Reliable(open_store(setting.url, options=setting.options_of(client)))
+    store.put(f"{keys.PROBE}{client}=soak", [b"own"])
+    store.delete([f"{keys.PROBE}{client}=soak"])
+    try:
+        store.put(f"{keys.UPDATES}{other}=soak", [b"another's"])
+    except Denied:
+        return
+    raise AssertionError(f"{client} may write what is {other}'s")
 
 
 def _run(
