@@ -27,7 +27,8 @@ _JOIN = """Run a torch training script, unchanged, as a member of a federation. 
 optimizer that takes a step on, what it trains is shared at every --every steps, whenever it saves
 the model (so that the file holds the federation's) and once more when it ends. Options that are not
 known here go to the script, and so does everything after --. Start it again under the same name
-after a crash and it goes on with the federation's params."""
+after a crash and it goes on with the federation's params. Several processes of one site are one
+member: hubless join [options] URL -- torchrun [its options] SCRIPT [arguments...]."""
 
 _NEVER = """{script} never took a step of a torch optimizer, so there was nothing to share: join
 suits scripts that train with torch.optim. Others take part with three lines of their own:
@@ -78,8 +79,11 @@ def add_join(commands: Any) -> None:
 def _join(options: argparse.Namespace) -> int:
     from hubless.cli.progress import Progress, warnings_apart
     from hubless.cli.script import check_events, check_script, run_script
+    from hubless.cli.torchrun import launch
     from hubless.federate.script.hook import FirstOptimizer, watching
 
+    if options.script.name == "torchrun" and not options.script.is_file():
+        return launch(options)
     check_script(options.script)
     if options.events is not None:
         check_events(options.events)
@@ -96,7 +100,7 @@ def _join(options: argparse.Namespace) -> int:
             code = _last_step(options, hook, ending)
             _say_which_is_which(options.url, hook.files)
     sys.stdout.flush()
-    if options.json:
+    if options.json and federation.rank == 0:
         document = {"client": federation.client, "url": federation.store.url, "exit": code}
         print(json.dumps({**document, "steps": hook.steps, "version": federation.version}))
     return code
@@ -196,6 +200,8 @@ def _client(given: str | None) -> tuple[str, str]:
         return given, "--client"
     if named := os.environ.get("HUBLESS_CLIENT"):
         return named, "HUBLESS_CLIENT"
+    if os.environ.get("LOCAL_WORLD_SIZE", "1") != os.environ.get("WORLD_SIZE", "1"):
+        raise FederationError("a site of several machines needs a name: --client")
     machine = re.sub(r"[^A-Za-z0-9_-]+", "-", socket.gethostname())[:64].strip("-")
     return machine or "client", "the name of this machine; --client gives another"
 
@@ -228,4 +234,6 @@ def _whole(text: str) -> int:
 
 
 def _say(line: str) -> None:
-    print(f"hubless join: {printable(line)}", file=sys.stderr, flush=True)
+    # of several processes of a site, the first one speaks
+    if os.environ.get("RANK", "0") == "0":
+        print(f"hubless join: {printable(line)}", file=sys.stderr, flush=True)

@@ -29,6 +29,8 @@ class Command(argparse.ArgumentParser):
     >>> said = command.parse_args(["train.py", "--lr", "0.1", "--out", "runs", "--", "--out", "x"])
     >>> said.out, said.arguments
     ('runs', ['--lr', '0.1', '--out', 'x'])
+    >>> command.parse_args(["--out", "runs", "--", "train.py", "--out", "x"]).arguments
+    ['--out', 'x']
     """
 
     words_before_script: int | None = None
@@ -49,7 +51,7 @@ class Command(argparse.ArgumentParser):
             return super().parse_known_args(args, namespace)
         own, handed_on = self._divided(args, self.words_before_script)
         found, unknown = super().parse_known_args(own, namespace)
-        found.arguments = handed_on
+        found.own, found.arguments = own, handed_on
         return found, unknown
 
     def _divided(self, given: Sequence[str], words: int) -> tuple[list[str], list[str]]:
@@ -60,8 +62,8 @@ class Command(argparse.ArgumentParser):
             word = left.pop(0)
             name = word.partition("=")[0]
             scripts_own = bool(self.words_before_script) and name in ("-h", "--help")
-            if word == "--" and not words:
-                return own, [*handed_on, *left]
+            if word == "--":
+                return [*own, *left[:words]], [*handed_on, *left[words:]]
             if name in self._takes_value and (words or not scripts_own):
                 own.append(word)
                 if self._takes_value[name] and name == word:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from numpy.typing import NDArray
 
@@ -22,6 +22,7 @@ from hubless.federate.model import (
     shared_names,
     shared_params,
 )
+from hubless.federate.terms import Terms
 from hubless.params import finite, whole_examples
 from hubless.signature import Signature
 from hubless.store import codec
@@ -29,6 +30,8 @@ from hubless.store.reliable import Reliable
 
 if TYPE_CHECKING:
     from hubless.federate.script.batches import Batches
+
+T = TypeVar("T")
 
 
 class Removable(Protocol):
@@ -74,8 +77,24 @@ class Mode(Protocol):
 class Federation:
     """One member's end of a federation; made by `hubless.join`."""
 
+    rank: int = 0
+    ranks: int = 1
+    """Which of how many processes of its site this one is."""
+
     def __init__(self, member: Member, mode: Mode) -> None:
-        self.member, self._mode, self.terms = member, mode, member.terms
+        self._begin(member.terms)
+        self.member, self._mode = member, mode
+        entries = member.store.list("")
+        if any(entry.key == keys.FEDERATION for entry in entries):
+            agreed = read_agreement(member.store)
+            agreed.hold(mode.agreement(agreed.signature), member.store.url)
+        member.begin(entries, mode.name)
+        self._chance = member.terms.chance(member.incarnation.count)
+
+    def _begin(self, terms: Terms) -> None:
+        self.terms = terms
+        self.loads = 0
+        """So often params were loaded."""
         self._reported: dict[str, float] = {}
         self._valued: float | None = None
         self._hook: Removable | None = None
@@ -86,12 +105,11 @@ class Federation:
         self._examples: int | None = None
         self._batches: Batches | None = None
         self._shared = ""
-        entries = member.store.list("")
-        if any(entry.key == keys.FEDERATION for entry in entries):
-            agreed = read_agreement(member.store)
-            agreed.hold(mode.agreement(agreed.signature), member.store.url)
-        member.begin(entries, mode.name)
-        self._chance = member.terms.chance(member.incarnation.count)
+
+    @property
+    def alone(self) -> Federation | None:
+        """What this process can do by itself, without other ranks of its site."""
+        return self
 
     @property
     def client(self) -> str:
@@ -212,9 +230,7 @@ class Federation:
         does this for a module, or tensors, that a call before was given.
         """
         self._check_open()
-        model = cast(M, self._model) if model is None else model
-        if model is None:
-            raise FederationError("finish(model) needs the model, as no call before was given one")
+        model = self._model_or(model)
         try:
             model = self.meet(model, examples=examples, metrics=metrics)
         except StoreError as error:
@@ -222,6 +238,14 @@ class Federation:
                 raise
             self.member.emit(events.Offline(client=self.client, reason=str(error)))
         self.close()
+        return model
+
+    def together(self, decide: Callable[[], T]) -> T:
+        """What the first rank of this site decides, or its error, for every rank."""
+        return decide()
+
+    def catch_up(self, model: M) -> M:
+        """Load what the first rank of this site has loaded by itself meanwhile."""
         return model
 
     def attach(self, model: Model, optimizer: Hookable, examples: int | None) -> None:
@@ -256,8 +280,7 @@ class Federation:
         for hook in (self._hook, self._batches):
             if hook is not None:
                 hook.remove()
-        self.member.leave()
-        self.store.close()
+        self._leave()
 
     def __enter__(self) -> Federation:
         return self
@@ -269,10 +292,16 @@ class Federation:
         finally:
             self.close()
 
+    def _leave(self) -> None:
+        self.member.leave()
+        self.store.close()
+
     def _turn(self, model: M, report: Callable[[], Report]) -> M:
         self.member.calls += 1
-        if self.member.calls % self.terms.every:
-            return model
+        return model if self.member.calls % self.terms.every else self.take_part(model, report)
+
+    def take_part(self, model: M, report: Callable[[], Report]) -> M:
+        """Share and load, unless this member sits this one out."""
         if self._chance is not None and self._chance.random() >= self.terms.participation:
             self.member.emit(events.Skipped(client=self.client, step=self.member.calls))
             return model
@@ -305,6 +334,7 @@ class Federation:
 
     def _load(self, model: M, signature: Signature, result: Flat, *, in_place: bool = False) -> M:
         self._mode.start_from(result)
+        self.loads += 1
         self._shared = codec.digest(result.data)
         return load(model, signature.unpack(result), in_place=in_place)
 
@@ -366,6 +396,12 @@ class Federation:
                 "step(..., valuation=...), or federation.report(valuation=...) under optimizer="
             )
         return Report(whole_examples(examples), noted, valuation)
+
+    def _model_or(self, model: M | None) -> M:
+        model = cast(M, self._model) if model is None else model
+        if model is None:
+            raise FederationError("finish(model) needs the model, as no call before was given one")
+        return model
 
     def _check_open(self) -> None:
         if self._closed:

@@ -14,6 +14,7 @@ from hubless.federate.fold import OUTWEIGH
 from hubless.federate.member import Member
 from hubless.federate.model import Model
 from hubless.federate.picking.draw import Selection
+from hubless.federate.ranks import among_ranks, several
 from hubless.federate.rounds.closing import Quorum
 from hubless.federate.synchronous import Synchronous
 from hubless.federate.terms import Terms
@@ -142,14 +143,18 @@ def join(
         listeners=[on_event] if callable(on_event) else list(on_event),
         clock=clock,
     )
-    opened = url if isinstance(url, Store) else open_store(url, endpoint, options)
-    member = Member(Reliable(opened, patience, clock), terms)
-    how: Mode
-    if mode == "async":
-        how = Asynchronous(member, peers)
-    else:
-        how = Synchronous(member, Quorum.of(members, quorum, client, cohort), deadline)
-    federation = Federation(member, how)
+
+    def begin() -> Federation:
+        opened = url if isinstance(url, Store) else open_store(url, endpoint, options)
+        member = Member(Reliable(opened, patience, clock), terms)
+        how: Mode
+        if mode == "async":
+            how = Asynchronous(member, peers)
+        else:
+            how = Synchronous(member, Quorum.of(members, quorum, client, cohort), deadline)
+        return Federation(member, how)
+
+    federation = among_ranks(terms, mode, begin) if several() else begin()
     if model is not None:
         federation.start(model)
     if model is not None and optimizer is not None:

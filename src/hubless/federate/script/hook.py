@@ -51,6 +51,8 @@ class FirstOptimizer:
         """The files that the model was saved in, and whether what they hold is the federation's."""
         self._shared_at = self._met_at = 0
         self._unmet: HublessError | None = None
+        self._shares = federation.ranks if examples is None else 1
+        """As many ranks have seen about as many examples each."""
         self._batches = Batches(None)
         self._others_said = self._uncounted_said = False
         self._say = say
@@ -67,6 +69,8 @@ class FirstOptimizer:
                 self.steps += 1
                 if self.steps % self.every == 0:
                     self._share(self.model)
+                else:
+                    self.federation.catch_up(self.model)
             else:
                 self._leave_alone(optimizer)
         except HublessError as error:
@@ -91,14 +95,17 @@ class FirstOptimizer:
 
     def finish(self) -> None:
         """Share what was trained since the last time, now that the script is over."""
-        if failure := self.failure or self._unmet:
-            raise failure
-        if self.model is not None and self.steps > self._shared_at:
+        if self.federation.together(self._is_due) and self.model is not None:
             self._share(self.model)
 
     def close(self) -> None:
         """Watch no longer."""
         self._batches.remove()
+
+    def _is_due(self) -> bool:
+        if failure := self.failure or self._unmet:
+            raise failure
+        return self.steps > self._shared_at
 
     def _begin(self, optimizer: Any) -> None:
         model = trained_by(optimizer)
@@ -129,15 +136,17 @@ class FirstOptimizer:
 
         Nothing new came about where nothing was trained since the last time.
         """
-        if self.failure is not None or self._unmet is not None:
+        # only one rank of a site saves: the others catch up when they come to their next step
+        alone = self.federation.alone
+        if alone is None or self.failure is not None or self._unmet is not None:
             return False
         if self._met_at == self.steps:
             return True
         try:
             if self.steps > self._shared_at:
-                self.federation.meet(model, examples=self._examples())
+                alone.meet(model, examples=self._examples() * self._shares)
             else:
-                self.federation.pull(model)
+                alone.pull(model)
         except HublessError as error:
             self._unmet = error
             self._say(f"what is saved now is this site's own model: {error}")
@@ -146,8 +155,9 @@ class FirstOptimizer:
         return True
 
     def _examples(self) -> int:
+        """How many examples this rank has trained on; what is said holds for the whole site."""
         if self.examples is not None:
-            return self.examples
+            return 0 if self.federation.rank else self.examples
         counted = self._batches.take()
         if counted is None and not self._uncounted_said:
             self._uncounted_said = True
