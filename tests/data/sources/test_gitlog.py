@@ -231,3 +231,55 @@ def test_a_machine_without_git_is_told_so(clone: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("PATH", str(clone))
     with pytest.raises(DataError, match="needs git"):
         gitlog.load(clone)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"remote.origin.url": "ssh://nowhere/x", "core.sshCommand": "RUN"},
+        {
+            "remote.origin.url": "ssh://nowhere/x",
+            "core.sshCommand": "RUN",
+            "protocol.allow": "always",
+            "protocol.ssh.allow": "always",
+        },
+        {"remote.origin.url": "ext::RUN", "protocol.ext.allow": "always"},
+        {"remote.origin.url": "SOURCE", "remote.origin.uploadpack": "RUN"},
+        {
+            "core.fsmonitor": "RUN",
+            "core.pager": "RUN",
+            "pager.log": "RUN",
+            "gpg.program": "RUN",
+            "log.showSignature": "true",
+            "diff.external": "RUN",
+            "core.askPass": "RUN",
+        },
+    ],
+    ids=["ssh", "ssh-allowed", "ext", "uploadpack", "others"],
+)
+def test_nothing_that_a_copied_clone_names_is_run(
+    clone: Path, tmp_path: Path, settings: dict[str, str]
+) -> None:
+    git = _in(clone)
+    (clone / ".mailmap").write_text("Real <real@x.org> <a@x.org>\n")
+    git("add", ".mailmap")
+    _commit(git, "one", "a@x.org", "2020-01-01T00:00:00Z")
+    git("config", "uploadpack.allowFilter", "true")
+    copied, ran = tmp_path / "copied.git", tmp_path / "ran"
+    source = clone.as_uri()
+    _in(tmp_path)("clone", "-q", "--bare", "--filter=blob:none", source, str(copied))
+    program = tmp_path / "program"
+    program.write_text(f"#!/bin/sh\ntouch '{ran}'\nexit 1\n")
+    program.chmod(0o755)
+    for name, value in settings.items():
+        meant = value.replace("RUN", str(program)).replace("SOURCE", source)
+        _in(copied)("config", name, meant)
+    is_lacking = "remote.origin.url" in settings
+    if is_lacking:
+        # as it is without the care that is taken
+        subprocess.run(["git", "-C", copied, "log", "--format=%aE"], capture_output=True)
+        assert ran.exists()
+        ran.unlink()
+    with pytest.raises(DataError, match="is a partial clone.*nothing is fetched"):
+        gitlog.load(copied)
+    assert not ran.exists()

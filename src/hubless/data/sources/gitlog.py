@@ -18,6 +18,16 @@ from hubless.errors import DataError
 # none of these can hold the NUL that ends each of them
 _FIELDS = ("%H", "%aE", "%aN", "%at", "%s")
 _KEY_BYTES = 64
+_SETTINGS = (
+    "core.fsmonitor=false",
+    f"core.hooksPath={os.devnull}",
+    "core.sshCommand=false",
+    "core.gitProxy=false",
+    "credential.helper=",
+    "gpg.program=false",
+    "protocol.allow=never",
+)
+"""These win over a clone's own, which may be a stranger's, and name programs to run."""
 
 
 def load(
@@ -46,7 +56,8 @@ def load(
             f"{folder} has no commit {revision}: it is empty, or the name is wrong"
         ) from error
     # a clone's own settings could ask for signatures, and name the program that checks them
-    options = ["--no-show-signature", "--encoding=UTF-8", "-z"]
+    options = ["--no-show-signature", "--no-patch", "--no-ext-diff", "--no-textconv"]
+    options += ["--encoding=UTF-8", "-z"]
     if not merges:
         options.append("--no-merges")
     output = _git(folder, "log", *options, f"--format={'%x00'.join(_FIELDS)}", tip, "--")
@@ -88,19 +99,43 @@ def _population(output: bytes, folder: Path, key: bytes) -> Population:
 
 
 def _git(folder: Path, *arguments: str) -> bytes:
-    """What a git command says; the environment cannot point it to another repository."""
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("GIT_")}
-    # nor does it look for one in the folders above
-    environment["GIT_CEILING_DIRECTORIES"] = str(folder.resolve().parent)
-    environment["LC_ALL"] = "C"
-    command = ["git", "--no-pager", "-C", str(folder.resolve()), *arguments]
+    """What a git command says; nothing that the clone's own settings name is run."""
+    settings = [word for setting in _SETTINGS for word in ("-c", setting)]
+    command = ["git", "--no-pager", *settings, "-C", str(folder.resolve()), *arguments]
     try:
         ran = subprocess.run(
-            command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, check=False
+            command,
+            env=_environment(folder),
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
         )
     except FileNotFoundError as error:
         raise DataError("reading a clone needs git, and no program of that name is here") from error
     if ran.returncode:
-        why = ran.stderr.decode(errors="replace").strip().partition("\n")[0]
+        said = ran.stderr.decode(errors="replace").strip()
+        if "promisor remote" in said:
+            raise DataError(
+                f"{folder} is a partial clone without some of what its history needs, and nothing "
+                "is fetched while it is read: make it whole with git fetch --refetch --no-filter"
+            )
+        why = said.partition("\n")[0]
         raise DataError(f"{folder} cannot be read as a git repository: {why}")
     return ran.stdout
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """One that cannot point git to another repository, nor let it reach for a remote."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    return {
+        **kept,
+        # nor does it look for one in the folders above
+        "GIT_CEILING_DIRECTORIES": str(folder.resolve().parent),
+        # what a partial clone lacks is fetched by a program that its settings may name
+        "GIT_NO_LAZY_FETCH": "1",
+        "GIT_ALLOW_PROTOCOL": "",
+        "GIT_SSH_COMMAND": "false",
+        "GIT_TERMINAL_PROMPT": "0",
+        "GIT_OPTIONAL_LOCKS": "0",
+        "LC_ALL": "C",
+    }
