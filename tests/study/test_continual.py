@@ -299,6 +299,27 @@ def test_settings_that_make_no_sense_are_refused_with_the_file(
     assert "study.toml" in str(caught.value)
 
 
+@pytest.mark.parametrize("way", ["MINE:most", "at-most:MINE:most", "refreshed:rounds=2:MINE:most"])
+def test_settings_run_no_code_unless_told_to(
+    tmp_path: Path, way: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text(
+        "from pathlib import Path\nfrom hubless.select import Heavy\n"
+        f"Path({str(tmp_path / 'ran')!r}).touch()\nmost = Heavy()\n"
+    )
+    path = tmp_path / "study.toml"
+    path.write_text(f"[grid]\nselectors = ['{way.replace('MINE', str(mine))}']")
+    with pytest.raises(DataError, match="study.toml: .*mine.py:most.*--run-code"):
+        Settings.read(path)
+    with pytest.raises(SystemExit):
+        main([str(path), "--out", str(tmp_path / "out")])
+    assert "--run-code" in capsys.readouterr().err
+    assert not (tmp_path / "ran").exists()
+    Settings.read(path, run_code=True)
+    assert (tmp_path / "ran").exists()
+
+
 def test_a_horizon_past_the_data_is_refused(tmp_path: Path) -> None:
     settings = Settings.read(written(tmp_path, SMALL.replace('"11"', '"12"')))
     with pytest.raises(DataError, match="12"):

@@ -41,6 +41,15 @@ def kinds() -> dict[str, type[Selector]]:
     return selectors
 
 
+def runs_code(text: str) -> bool:
+    """Whether the selector that a text names comes from a file, which is run to have it.
+
+    >>> runs_code("at-most:mine.py:fewest"), runs_code("at-most:heavy")
+    (True, False)
+    """
+    return text.rpartition(":")[0].endswith(".py")
+
+
 def named(text: str) -> Selector:
     """The selector that a text names, with its settings by name or in order after colons.
 
@@ -56,7 +65,7 @@ def named(text: str) -> Selector:
     head, *settings = text.split(":")
     known = {_spoken(name): kind for name, kind in kinds().items() if _nameable(kind)}
     path, _, name = text.rpartition(":")
-    if head not in known and path.endswith(".py"):
+    if head not in known and runs_code(text):
         return _from_file(Path(path), name)
     if head not in known:
         raise SelectionError(

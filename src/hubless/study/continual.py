@@ -312,10 +312,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     add("--minutes", type=float, default=math.inf, help="stop after so long, with all saved")
     add("--tune", action="store_true", help="only try rates, and say which did best")
     add("--table", action="store_true", help="only draw what there is")
+    add("--run-code", action="store_true", help="run the Python files that the settings name")
     asked = parser.parse_args(arguments)
     deadline, done = time.monotonic() + 60 * asked.minutes, True
     try:
-        settings = Settings.read(asked.settings)
+        settings = Settings.read(asked.settings, asked.run_code)
         prepared = asked.out / "data"
         if not prepared.exists():
             prepare(settings, asked.data, prepared)

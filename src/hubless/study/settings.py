@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from hubless.data.population import Population
 from hubless.errors import DataError, HublessError
-from hubless.select.naming import named
+from hubless.select.naming import named, runs_code
 from hubless.study.figures.comparison import SELECTORS
 from hubless.train.text.language import SIZES, Size
 
@@ -96,15 +96,21 @@ class Settings:
             if knob not in TRIED or not values:
                 raise DataError(f"tried has {knob!r}: rates are tried for {', '.join(TRIED)}")
         for selector in self.selectors:
-            named(selector)
+            # what runs code does so when it is needed, and not because settings were read
+            if not runs_code(selector):
+                named(selector)
         if isinstance(self.model, str) and self.model not in SIZES:
             raise DataError(f"there is no model {self.model!r}: there are {', '.join(SIZES)}")
         if self.source not in ("fleet", "chat", "git", "gitlog"):
             raise DataError(f"there is no source {self.source!r}: fleet, chat, git or gitlog")
 
     @classmethod
-    def read(cls, path: Path) -> Settings:
-        """Read a file, refusing what it cannot mean anything by."""
+    def read(cls, path: Path, run_code: bool = False) -> Settings:
+        """Read a file, refusing what it cannot mean anything by.
+
+        A selector may be one of a Python file, `file.py:name`. As that is run, it is refused
+        unless `run_code` says that whoever reads the settings trusts it.
+        """
         try:
             document = tomllib.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -124,9 +130,18 @@ class Settings:
                     raise DataError(f"{path}: [{section}] has {name!r}, where {known} may be")
                 given[name] = _as_meant(name, setting, path)
         try:
-            return cls(**given)
+            settings = cls(**given)
+            files = [selector for selector in settings.selectors if runs_code(selector)]
+            if files and not run_code:
+                raise DataError(
+                    f"selectors are taken from files, which are run for it: {', '.join(files)}. "
+                    "Read them, and if you trust them, say --run-code"
+                )
+            for selector in files:
+                named(selector)
         except HublessError as error:
             raise DataError(f"{path}: {error}") from None
+        return settings
 
     @property
     def axes(self) -> dict[str, Sequence[str]]:
