@@ -236,6 +236,42 @@ def test_a_header_nested_without_end_is_refused() -> None:
         codec.decode_header(raw, Signature.of(SIMPLE))
 
 
+_, _HEAD, _ = _encoded(SIMPLE, client="a")
+_AS_TEXT = _HEAD[8:].decode().rstrip()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "reason"),
+    [
+        ("[0, ", "[0.0, ", "the number 0.0, where only whole ones can be"),
+        ("[0, ", "[-0.0, ", "the number -0.0, where"),
+        ("[0, ", "[0e1, ", "the number 0e1, where"),
+        ("[0, ", "[NaN, ", "the number NaN, where"),
+        ("[0, ", "[Infinity, ", "the number Infinity, where"),
+        ("[0, ", "[1e999, ", "the number 1e999, where"),
+        ("[0, ", "[false, ", "has true or false where a number should be"),
+        ("[0, ", "[" + "[" * 400 + "true" + "]" * 400 + ", ", "true or false"),
+        ("[0, ", "[-1, ", "at other offsets"),
+        ("[0, ", "[" + "9" * 400 + ", ", "at other offsets"),
+        ("[0, ", "[" + "9" * 5000 + ", ", "not JSON"),
+        ('"data_offsets"', '"data_offsets": [0, 4], "data_offsets"', "has 'data_offsets' twice"),
+        ('"hubless"', '"client": "b", "hubless"', "has 'client' twice"),
+        ('{"__metadata__"', '{"__metadata__": {}, "__metadata__"', "has '__metadata__' twice"),
+        ('{"__metadata__"', '{"more": 1, "__metadata__"', "'more' in no known dtype"),
+        ('{"__metadata__"', '{"steps": 1, "__metadata__"', "twice"),
+    ],
+)
+def test_a_header_that_readers_may_take_for_different_things_is_refused(
+    old: str, new: str, reason: str
+) -> None:
+    signature = Signature.of(SIMPLE)
+    text = _AS_TEXT.replace(old, new, 1).encode()
+    raw = len(text).to_bytes(8, "little") + text
+    with pytest.raises(ValueError, match=f"^its header .*{reason}"):
+        codec.decode_header(raw, signature)
+    assert codec.describe(raw, len(raw) + signature.size, signature)
+
+
 @fewer
 @given(st.binary(max_size=200))
 def test_no_bytes_whatever_make_the_reader_fail_otherwise_than_by_refusing(raw: bytes) -> None:

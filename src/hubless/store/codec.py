@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
@@ -55,8 +56,7 @@ def decode_header(raw: Bytes, signature: Signature) -> dict[str, str]:
     announced = int.from_bytes(raw[:8], "little")
     if announced != len(raw) - 8:
         raise ValueError(describe(raw, len(raw) + signature.size, signature))
-    document = _parse(bytes(raw[8:]))
-    metadata = document.pop("__metadata__", {})
+    metadata, document = _divided(bytes(raw[8:]).rstrip(b" "), signature)
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its header carries no readable metadata")
     if document != _tensors(signature):
@@ -130,14 +130,68 @@ def _tensors(signature: Signature) -> dict[str, object]:
     }
 
 
+def _divided(text: bytes, signature: Signature) -> tuple[object, dict[str, object]]:
+    """A header's metadata, and the rest.
+
+    Where the rest is what `encode` writes, as it is nearly always, it need not be parsed.
+    """
+    as_written = _as_written(signature)
+    if text.endswith(as_written):
+        document = _parse(text.removesuffix(as_written) + b"}")
+        if document.keys() == {"__metadata__"}:
+            return document["__metadata__"], _tensors(signature)
+    document = _parse(text)
+    return document.pop("__metadata__", {}), document
+
+
+@lru_cache(maxsize=8)
+def _as_written(signature: Signature) -> bytes:
+    """How a header ends that `encode` wrote, whatever its metadata."""
+    return f", {json.dumps(_tensors(signature))[1:]}".encode()
+
+
 def _parse(text: bytes) -> dict[str, object]:
     try:
-        document = json.loads(text)
+        document = json.loads(
+            text, object_pairs_hook=_named_once, parse_float=_no_size, parse_constant=_no_size
+        )
+    except _Ambiguous:
+        raise
     except (ValueError, RecursionError):
         raise ValueError("its header is not JSON, so it is not safetensors") from None
     if not isinstance(document, dict):
         raise ValueError("its header is not a JSON object, so it is not safetensors")
+    # they would pass for the numbers 0 and 1
+    if (b"true" in text or b"false" in text) and _has_truths(document):
+        raise _Ambiguous("its header has true or false where a number should be")
     return document
+
+
+class _Ambiguous(ValueError):
+    """A header that readers may take for different things."""
+
+
+def _named_once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    document = dict(pairs)
+    if len(document) < len(pairs):
+        twice = next(name for name, count in Counter(n for n, _ in pairs).items() if count > 1)
+        raise _Ambiguous(f"its header has {twice[:64]!r} twice")
+    return document
+
+
+def _no_size(text: str) -> object:
+    raise _Ambiguous(f"its header has the number {text[:32]}, where only whole ones can be")
+
+
+def _has_truths(document: object) -> bool:
+    left = [document]
+    while left:
+        value = left.pop()
+        if isinstance(value, bool):
+            return True
+        if isinstance(value, (dict, list)):
+            left.extend(value.values() if isinstance(value, dict) else value)
+    return False
 
 
 def _shapes(document: Mapping[str, object]) -> dict[str, tuple[str, tuple[int, ...]]]:
