@@ -52,7 +52,8 @@ def test_watching_looks_and_leaves_everything_as_it_is(run: Path) -> None:
 
 @pytest.mark.parametrize("command", ["watch", "report"])
 def test_a_source_that_is_not_there_is_refused(command: str, tmp_path: Path) -> None:
-    ran = hubless(command, "nowhere", cwd=tmp_path)
+    now = ["--once"] if command == "watch" else []
+    ran = hubless(command, "nowhere", *now, cwd=tmp_path)
     assert ran.returncode == 1
     assert ran.stderr.startswith(f"hubless {command}: ")
     assert "Traceback" not in ran.stderr

@@ -184,7 +184,7 @@ def test_a_refused_client_is_shown_with_the_reason(visit: Visit, tmp_path: Path)
     runs.asynchronous(tmp_path, sites=3)
     runs.spoil_newest(tmp_path, "site-1")
     with serving(open_feed(tmp_path)) as url, visit(url) as page:
-        expect(page, "#counts", "2 training1 refused")
+        expect(page, "#counts", "3 left")
         expect(page, "#trouble", "site-1 refused.*pickle")
         expect(page, "#marks", "refused")
         expect(page, "#lines", "all members.*site-0")
@@ -192,7 +192,7 @@ def test_a_refused_client_is_shown_with_the_reason(visit: Visit, tmp_path: Path)
         expect(
             page,
             "#strip-said",
-            "^site-1, .*: refused, trained. now refused, update 3, 200 examples",
+            "^site-1, .*: refused, trained. now left, update 3, 200 examples",
         )
         shot(page, "refused")
 

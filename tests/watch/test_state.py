@@ -15,15 +15,16 @@ from hypothesis import strategies as st
 
 from hubless.errors import StoreError
 from hubless.events import to_file
-from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Record, open_feed
+from hubless.watch.feed import open_feed
 from hubless.watch.fold.overview import Overview, look
-from hubless.watch.fold.run import MOST_METRICS
-from hubless.watch.fold.series import MOST
+from hubless.watch.fold.run import kinds
+from hubless.watch.fold.series import DRAWN
 from hubless.watch.fold.strip import COLUMNS, MARKS, SHOWN
 from hubless.watch.live.terminal import told
+from hubless.watch.values import MOST_METRICS, Record
 from tests.watch import runs
 
-KINDS = sorted({*OF_MEMBERS, *OF_SIMULATIONS, "unknown"})
+KINDS = sorted({*kinds(), "unknown"})
 
 
 def folded(source: Path) -> Overview:
@@ -61,7 +62,7 @@ def test_a_simulation_is_summed_up(tmp_path: Path) -> None:
     assert run["counts"] == {"trained": 5, "late": 1, "idle": 14}
     assert run["facts"]["strategy"] == "FedAvg()"
     points = run["lines"]["accuracy"][""]
-    assert [(p[0], p[1], p[2]) for p in points[:2]] == [(1, 0.5, 10 << 20), (2, 1.0, 20 << 20)]
+    assert [(p[0], p[2]) for p in points[:2]] == [(1, 10 << 20), (2, 20 << 20)]
     assert run["metrics"]["accuracy"] == pytest.approx(points[-1][3], rel=1e-5)
     assert run["left"] is None
 
@@ -81,7 +82,7 @@ def test_a_run_that_is_not_heard_of_any_more_is_silent() -> None:
         state.apply(record)
     assert state.to_json(now=1e9 + 50)["runs"][0]["status"] == "live"
     assert state.to_json(now=1e9 + 500)["runs"][0]["status"] == "silent"
-    assert not state.is_over
+    assert not state.is_over(1e9 + 500)
 
 
 def test_a_resumed_run_counts_the_rounds_that_it_does_again_once() -> None:
@@ -89,13 +90,13 @@ def test_a_resumed_run_counts_the_rounds_that_it_does_again_once() -> None:
     for record in (started(), *(trained(n) for n in range(1, 8))):
         state.apply(record)
     state.apply({"event": "ended", "client": "s", "round": 7, "reason": "interrupted"})
-    assert state.is_over
+    assert state.is_over(1e9)
     for record in (started(4), *(trained(n) for n in range(5, 11))):
         state.apply(record)
     for record in (started(), *(trained(n) for n in range(1, 11))):
         straight.apply(record)
     (run,), (other,) = state.to_json(now=0)["runs"], straight.to_json(now=0)["runs"]
-    assert not state.is_over
+    assert not state.is_over(1e9)
     assert (run["round"], run["bytes_up"]) == (10, 50)
     assert run["lines"] == other["lines"]
     assert run["strip"]["rows"] == other["strip"]["rows"]
@@ -103,7 +104,7 @@ def test_a_resumed_run_counts_the_rounds_that_it_does_again_once() -> None:
     assert "interrupted after 7 rounds" in trouble["text"]
 
 
-def test_a_run_that_starts_anew_forgets_the_one_before() -> None:
+def test_a_run_that_starts_anew_stands_beside_the_one_before() -> None:
     state = Overview()
     for record in (
         started(),
@@ -113,7 +114,9 @@ def test_a_run_that_starts_anew_forgets_the_one_before() -> None:
         trained(1),
     ):
         state.apply(record)
-    (run,) = state.to_json()["runs"]
+    former, run = state.to_json()["runs"]
+    assert (former["name"], former["reason"]) == ("s", "begun anew")
+    assert run["name"] == "s (2)"
     assert list(run["lines"]) == ["loss"]
     assert len(run["lines"]["loss"][""]) == 1
     assert run["bytes_up"] == 5
@@ -150,7 +153,7 @@ def test_memory_and_what_is_sent_stay_bounded_however_long_a_run_is() -> None:
         state.apply(trained(number, cohort=draw.sample(range(1000), 20)))
     (run,) = state.to_json(now=0)["runs"]
     points = run["lines"]["loss"][""]
-    assert MOST // 2 <= len(points) <= MOST + 1
+    assert DRAWN // 2 <= len(points) <= DRAWN + 1
     assert (points[0][0], points[-1][0]) == (1, 10_000)
     strip = run["strip"]
     assert len(strip["rows"]) == SHOWN
@@ -309,18 +312,18 @@ def test_a_trouble_that_repeats_takes_one_line() -> None:
     assert trouble["times"] == 50
 
 
-def test_a_member_that_fell_silent_is_idle_and_one_that_left_stays_gone() -> None:
+def test_a_member_that_says_nothing_is_silent_and_one_that_left_stays_gone() -> None:
     state = Overview()
     for sequence in range(3):
         push = {"event": "pushed", "client": "a", "time": 10.0 * sequence + 1, "key": "updates/a"}
         state.apply({**push, "sequence": sequence, "examples": 1, "bytes": 7, "metrics": {}})
     assert state.to_json(now=30.0)["runs"][0]["counts"] == {"training": 1}
-    assert state.to_json(now=300.0)["runs"][0]["counts"] == {"idle": 1}
+    assert state.to_json(now=300.0)["runs"][0]["counts"] == {"silent": 1}
     state.apply({"event": "left", "client": "a", "time": 40.0, "steps": 3})
     state.apply({"event": "closed", "client": "b", "time": 41.0, "round": 0, "included": ["a"]})
-    assert state.to_json(now=42.0)["runs"][0]["counts"] == {"left": 1}
+    assert state.to_json(now=42.0)["runs"][0]["counts"] == {"left": 1, "training": 1}
     state.apply({"event": "joined", "client": "a", "time": 50.0, "mode": "sync"})
-    assert state.to_json(now=51.0)["runs"][0]["counts"] == {"idle": 1}
+    assert state.to_json(now=51.0)["runs"][0]["counts"] == {"joined": 1, "training": 1}
 
 
 def test_a_thousand_members_take_a_bounded_number_of_lines() -> None:

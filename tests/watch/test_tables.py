@@ -12,7 +12,9 @@ import pytest
 from hubless.errors import DataError
 from hubless.select.activity import Activity
 from hubless.simulate.times import Buffered
-from hubless.watch.report.sources import Simulated, read_sources
+from hubless.watch.fold.federation import ALL
+from hubless.watch.fold.overview import Overview
+from hubless.watch.report.sources import read_sources
 from hubless.watch.report.tables import Tables, tables_of
 from tests.watch.reports import MEMBERS, SIZES, federated, made_up, simulated
 
@@ -162,27 +164,29 @@ def test_two_federations_of_one_client_in_one_file_are_two(tmp_path: Path) -> No
     for source in (_written(tmp_path / "a.jsonl", *records), tmp_path):
         tables = _tables(source)
         assert tables.members["updates"].to_list() == [3, 3]
-        assert tables.rounds["loss"].to_list() == [0.0] * 3 + [1.0] * 3
+        own = tables.rounds.filter(tables.rounds["client"] == "a")
+        assert own["loss"].to_list() == [0.0] * 3 + [1.0] * 3
 
 
 def test_updates_that_no_longer_lie_in_a_folder_are_counted(tmp_path: Path) -> None:
     tables = _tables(_written(tmp_path / "a.jsonl", _pushed(7), _pushed(8)))
     assert tables.members["updates"].to_list() == [9]
-    assert tables.rounds["round"].to_list() == [8, 9]
+    assert tables.rounds.filter(tables.rounds["client"] == "a")["round"].to_list() == [8, 9]
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_federation_has_a_row_for_each_update_of_each_member(tmp_path: Path, mode: Any) -> None:
     federated(tmp_path / "meet", mode)
     tables = _tables(tmp_path / "meet")
-    assert len(tables.rounds) == 12
-    assert set(tables.rounds["client"]) == set(MEMBERS)
-    assert tables.rounds["round"].max() == 4
-    last = tables.rounds.filter(tables.rounds["round"] == 4).sort("client")
+    own = tables.rounds.filter(tables.rounds["client"] != ALL)
+    assert len(own) == 12
+    assert set(own["client"]) == set(MEMBERS)
+    assert own["round"].max() == 4
+    last = own.filter(own["round"] == 4).sort("client")
     assert last["loss"].to_list() == pytest.approx([0.25, 1.25, 2.25])
     assert tables.members["updates"].to_list() == [4, 4, 4]
     assert tables.members["examples"].to_list() == [10, 20, 30]
-    assert tables.members["left"].to_list() == [1, 1, 1]
+    assert tables.members["status"].to_list() == ["left"] * 3
     assert tables.members["rounds"].to_list() == [4 * (mode == "sync")] * 3
     assert tables.staleness.is_empty() == (mode == "sync")
 
@@ -256,7 +260,7 @@ def test_ten_thousand_rounds_of_a_hundred_take_seconds(tmp_path: Path) -> None:
 
 
 def test_a_simulation_without_a_start_still_has_its_rounds() -> None:
-    run = Simulated("a")
-    run.add(_trained(1, 50.0, seconds=2.0))
-    run.add(_trained(2, 53.0, seconds=3.0))
-    assert tables_of([run]).rounds["elapsed"].to_list() == [2.0, 5.0]
+    overview = Overview()
+    overview.apply(_trained(1, 50.0, seconds=2.0))
+    overview.apply(_trained(2, 53.0, seconds=3.0))
+    assert tables_of(overview.simulations).rounds["elapsed"].to_list() == [2.0, 5.0]

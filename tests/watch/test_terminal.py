@@ -123,9 +123,8 @@ def test_once_says_how_a_federation_stands_and_who_was_refused(
     runs.spoil_newest(tmp_path, "site-1")
     assert watch_terminal(open_feed(tmp_path), once=True) == 0
     line, trouble = capsys.readouterr().out.splitlines()
-    assert line.startswith("federation: live, 4 updates, ")
-    assert "1 training" in line
-    assert "1 refused" in line
+    assert line.startswith("federation: ended, 4 updates, ")
+    assert "2 left" in line
     assert "site-1 refused: it is a pickle" in trouble
 
 

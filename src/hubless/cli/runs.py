@@ -24,7 +24,8 @@ script, and so does everything after --. With a study's settings, run the study:
 is not run again, options go to the study, and 3 says that something is left to do."""
 
 _WATCH = """Show how a run or a federation is getting on, while it does: in this terminal, or with
---web in a browser. Nothing is ever written to what is watched."""
+--web in a browser. What does not exist yet is waited for, unless with --once. Nothing is ever
+written to what is watched."""
 
 _SOURCE = "a run's folder or file of events, or a federation's folder or bucket"
 
@@ -182,14 +183,17 @@ def _watch(options: argparse.Namespace) -> int:
     from hubless.watch.feed import open_feed
 
     settings = bucket_settings(options)
-    feed = open_feed(options.source, endpoint=options.endpoint, options=settings)
+    feed = open_feed(
+        options.source, endpoint=options.endpoint, options=settings, wait=not options.once
+    )
     if options.json:
-        from hubless.watch.fold.overview import Overview
+        from hubless.watch.fold.overview import Overview, look
 
-        state = Overview(feed.name)
-        for record in feed.poll():
-            state.apply(record)
-        print(in_json(state.to_json()))
+        overview = Overview(feed.name)
+        look(overview, [feed])
+        if overview.feed_trouble:
+            raise HublessError(overview.feed_trouble)
+        print(in_json(overview.to_json()))
         return 0
     with needing("watch", "watch"):
         if not options.web:

@@ -9,42 +9,27 @@ from __future__ import annotations
 import heapq
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol, TypeAlias
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
-from hubless.errors import FederationError, HublessError
-
-Record: TypeAlias = dict[str, Any]
-"""An event as its JSON line has it; `record["event"]` is its kind."""
-
-OF_SIMULATIONS = frozenset(["started", "trained", "ended"])
-OF_MEMBERS = frozenset(
-    [
-        "joined",
-        "pushed",
-        "pulled",
-        "nothing",
-        "picked",
-        "skipped",
-        "waiting",
-        "late",
-        "closed",
-        "refused",
-        "offline",
-        "left",
-    ]
-)
-"""Which kinds of events there are."""
+from hubless.errors import FederationError
+from hubless.events import logger
+from hubless.watch.values import Record, time_of
 
 _CHUNK = 1 << 20
-_LONGEST_LINE = 64 << 20
+_LONGEST_LINE = 32 << 20
+_LONGEST_OF_MEMBERS = 1 << 20
+_LARGEST_OF_MEMBERS = 256 << 20
+_FILES = 500
 _FEDERATION = "federation.json"
 _START = b'{"event":'
-_LARGEST = 1e100
-_LATEST = 1e11
-"""More than three thousand years: any clock and any browser can show it."""
+
+
+class Awaited(FederationError):
+    """There is nothing to watch yet; the text says what is missing."""
 
 
 class Feed(Protocol):
@@ -53,8 +38,11 @@ class Feed(Protocol):
     name: str
     """The path or address, for titles."""
 
-    def poll(self) -> list[Record]:
-        """What is new since the last call, in order; a StoreError where nothing can be read."""
+    def poll(self) -> Iterable[Record]:
+        """What is new since the last call, in order, as it is read.
+
+        A StoreError where nothing can be read, and `Awaited` where there is nothing yet.
+        """
         ...
 
 
@@ -63,18 +51,32 @@ def open_feed(
     *,
     endpoint: str | None = None,
     options: Mapping[str, str] | None = None,
+    wait: bool = False,
 ) -> Feed:
     """Follow a file of events, a folder of such files, or a federation's folder or bucket.
 
-    A folder with a federation in it is a federation; files of events at its top are read as well.
-    Nothing is ever written to what is watched.
+    A folder with a federation in it is a federation; of the files of events at its top, each is
+    believed about the member that it is called by. Nothing is ever written to what is watched.
 
     Args:
         source: A path, `file://...`, `s3://bucket/run`, `gs://...`, `az://...`.
         endpoint: Where an S3, GCS or Azure server of your own answers.
         options: Settings for the bucket, such as `{"aws_region": "eu-west-1"}`.
+        wait: Where there is nothing yet, give a feed that looks for it each time it is polled.
     """
-    text = str(source)
+
+    def opened() -> Feed:
+        return _open(str(source), endpoint, options)
+
+    try:
+        return opened()
+    except Awaited:
+        if not wait:
+            raise
+        return _AwaitedFeed(str(source), opened)
+
+
+def _open(text: str, endpoint: str | None, options: Mapping[str, str] | None) -> Feed:
     scheme, separator, _ = text.partition("://")
     if separator and scheme != "file":
         from hubless.watch.listing import FederationFeed
@@ -84,7 +86,7 @@ def open_feed(
     if path.is_dir():
         return _open_folder(path)
     if not path.is_file():
-        raise HublessError(
+        raise Awaited(
             f"there is no {path}: give a file of events, a folder of such files, or the folder or "
             "bucket of a federation"
         )
@@ -94,19 +96,34 @@ def open_feed(
 def _open_folder(folder: Path) -> Feed:
     from hubless.watch.listing import FederationFeed
 
-    files = FilesFeed(folder)
     if (folder / _FEDERATION).is_file():
-        return Feeds([FederationFeed(folder), files], name=str(folder))
+        return Feeds([FederationFeed(folder), FilesFeed(folder, of_members=True)], name=str(folder))
+    files = FilesFeed(folder)
     if files.paths():
         return files
     try:
         # its members may have joined already, and shared nothing yet
         return FederationFeed(folder)
-    except FederationError:
-        raise FederationError(
+    except Awaited:
+        raise Awaited(
             f"there is nothing to watch in {folder}: neither files of events (*.jsonl, as "
             f"hubless.events.to_file writes them) nor a federation ({_FEDERATION})"
         ) from None
+
+
+class _AwaitedFeed:
+    """A feed that is opened once there is something."""
+
+    def __init__(self, name: str, opened: Callable[[], Feed]) -> None:
+        self.name = name
+        self._opened = opened
+        self._feed: Feed | None = None
+
+    def poll(self) -> Iterable[Record]:
+        """What is new, once it is there."""
+        if self._feed is None:
+            self._feed = self._opened()
+        return self._feed.poll()
 
 
 class Feeds:
@@ -116,66 +133,106 @@ class Feeds:
         self.feeds = list(feeds)
         self.name = name or ", ".join(feed.name for feed in self.feeds)
 
-    def poll(self) -> list[Record]:
+    def poll(self) -> Iterator[Record]:
         """What is new in any of them."""
-        return list(heapq.merge(*(feed.poll() for feed in self.feeds), key=time_of))
+        return heapq.merge(*(feed.poll() for feed in self.feeds), key=time_of)
 
 
 class FilesFeed:
-    """A file of events, or all files `*.jsonl` at the top of a folder: new ones as they appear."""
+    """A file of events, or all files `*.jsonl` at the top of a folder: new ones as they appear.
 
-    def __init__(self, path: str | Path) -> None:
+    Where members share the folder (`of_members`), anybody may have written any of them: NAME.jsonl
+    is believed about the client NAME alone, no link is followed, and huge files are passed over.
+    """
+
+    def __init__(self, path: str | Path, *, of_members: bool = False) -> None:
         self.path = Path(path)
         self.name = str(path)
+        self._of_members = of_members
         self._tails: dict[Path, _Tail] = {}
 
     def paths(self) -> list[Path]:
         """The files there are now."""
         if not self.path.is_dir():
             return [self.path]
-        return sorted(path for path in self.path.glob("*.jsonl") if path.is_file())
+        found = sorted(
+            path
+            for path in self.path.glob("*.jsonl")
+            if path.is_file() and not (self._of_members and path.is_symlink())
+        )
+        if len(found) > _FILES:
+            logger.warning("only %d of the %d files in %s are read", _FILES, len(found), self.path)
+        return found[:_FILES]
 
-    def poll(self) -> list[Record]:
+    def poll(self) -> Iterator[Record]:
         """What was appended since the last call; files are merged by their records' times."""
         for path in self.paths():
             if path not in self._tails:
-                self._tails[path] = _Tail(path)
-        return list(heapq.merge(*(tail.poll() for tail in self._tails.values()), key=time_of))
+                self._tails[path] = _Tail(path, path.stem if self._of_members else "")
+        return heapq.merge(*(tail.poll() for tail in self._tails.values()), key=time_of)
 
 
 class _Tail:
-    """One file, read on from where it was read to; a file that was replaced starts over."""
+    """One file, read on from where it was read to; a file that was replaced starts over.
 
-    def __init__(self, path: Path) -> None:
-        self.path = path
+    With a `writer`, only what it tells of the client of that name is read.
+    """
+
+    def __init__(self, path: Path, writer: str = "") -> None:
+        self.path, self.writer = path, writer
+        self._longest = _LONGEST_OF_MEMBERS if writer else _LONGEST_LINE
         self._offset = 0
         self._file = -1
         self._rest = b""
-        self._skipping = False
+        self._is_skipping = False
 
-    def poll(self) -> list[Record]:
-        try:
-            with open(self.path, "rb") as file:
-                return list(self._read(file))
-        except OSError:
-            # not there at the moment; what was read of it stays read
-            return []
+    def poll(self) -> Iterator[Record]:
+        # what is appended meanwhile is for the next time
+        end: int | None = None
+        while end is None or self._offset < end:
+            try:
+                chunk, size = self._read(end)
+            except OSError:
+                # not there at the moment; what was read of it stays read
+                return
+            end = size if end is None else end
+            if not chunk:
+                return
+            for record in self._parsed(chunk):
+                if self.writer:
+                    if record.get("client") != self.writer:
+                        continue
+                    record["believed_about"] = self.writer
+                yield record
 
-    def _read(self, file: BinaryIO) -> Iterator[Record]:
-        status = os.fstat(file.fileno())
-        if status.st_ino != self._file or status.st_size < self._offset:
-            self._file, self._offset, self._rest, self._skipping = status.st_ino, 0, b"", False
-        file.seek(self._offset)
-        while chunk := file.read(_CHUNK):
-            self._offset += len(chunk)
-            head, newline, rest = (self._rest + chunk).rpartition(b"\n")
-            self._rest = rest
-            if newline:
-                lines = head.split(b"\n")
-                yield from parse_lines(lines[1:] if self._skipping else lines)
-                self._skipping = False
-            if len(self._rest) > _LONGEST_LINE:
-                self._rest, self._skipping = b"", True
+    def _read(self, end: int | None) -> tuple[bytes, int]:
+        """The next piece, and how much there is; the file is open for no longer than that."""
+        # a name that has become a pipe meanwhile must not be waited for
+        flags = os.O_RDONLY | os.O_NONBLOCK | (os.O_NOFOLLOW if self.writer else 0)
+        with open(os.open(self.path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return b"", 0
+            if self.writer and status.st_size > _LARGEST_OF_MEMBERS:
+                return b"", 0
+            if status.st_ino != self._file or status.st_size < self._offset:
+                self._file, self._offset = status.st_ino, 0
+                self._rest, self._is_skipping = b"", False
+            file.seek(self._offset)
+            most = _CHUNK if end is None else min(_CHUNK, end - self._offset)
+            chunk = file.read(most)
+        self._offset += len(chunk)
+        return chunk, status.st_size
+
+    def _parsed(self, chunk: bytes) -> Iterator[Record]:
+        head, newline, rest = (self._rest + chunk).rpartition(b"\n")
+        self._rest = rest
+        if newline:
+            lines = head.split(b"\n")
+            was_skipping, self._is_skipping = self._is_skipping, False
+            yield from parse_lines(lines[1:] if was_skipping else lines)
+        if len(self._rest) > self._longest:
+            self._rest, self._is_skipping = b"", True
 
 
 def parse_lines(lines: Sequence[bytes]) -> Iterator[Record]:
@@ -199,31 +256,11 @@ def _parse(line: bytes) -> Record | None:
     except (ValueError, RecursionError):
         return None
     if isinstance(record, dict) and isinstance(record.get("event"), str):
+        # who a record is believed about is not for the record to say
+        record.pop("believed_about", None)
         return record
     return None
 
 
 def _nothing(_: str) -> None:
     """What is not finite is nothing, as in `hubless.events`."""
-
-
-def time_of(record: Record) -> float:
-    """When something was said, in seconds since the epoch, or 0 where no clock can show it.
-
-    >>> time_of({"time": 1e9}), time_of({"time": 1e50}), time_of({})
-    (1000000000.0, 0.0, 0.0)
-    """
-    said = finite(record.get("time")) or 0.0
-    return said if 0 <= said < _LATEST else 0.0
-
-
-def finite(value: object) -> float | None:
-    """A number that sums stay finite with, or None for whatever else an untrusted record may hold.
-
-    >>> finite(3), finite("3"), finite(float("inf")), finite(1e300), finite(10**400)
-    (3.0, None, None, None, None)
-    """
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    # no NaN is less than anything
-    return float(value) if abs(value) < _LARGEST else None

@@ -2,33 +2,44 @@
 
 from __future__ import annotations
 
+import heapq
+import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from hubless.errors import FederationError, NotFound, Refused, StoreError, Unsupported
+from hubless.errors import NotFound, Refused, StoreError
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.fold import open_update
-from hubless.federate.keys import Posted, Round
-from hubless.federate.rounds.plans import PLAN_BYTES, Plan
+from hubless.federate.keys import Listing, Posted, Round
+from hubless.federate.outside.onlooker import Onlooker, ReadOnly
+from hubless.federate.rounds.plans import Plan, Plans
 from hubless.federate.rounds.slices import cut
 from hubless.store import open_store
-from hubless.store.base import Bytes, Entry, Store
+from hubless.store.base import Entry
 from hubless.store.reliable import Reliable
-from hubless.watch.feed import Record, finite
+from hubless.watch.feed import Awaited
+from hubless.watch.values import Record, numbers, time_of
 
 _PATIENCE = 10.0
 _PARALLEL = 4
-_MOST_METRICS = 64
+_HEADERS = 1000
+"""So many headers are read at one look: of newer updates first, and of each client some."""
+_HEADERS_EACH = 32
+_MEMBERS = 20_000
+_ROUNDS = 16
+"""So many of the newest rounds are looked at."""
+_DOCUMENT_BYTES = 8 << 20
+"""A plan of fifty thousand members is smaller, and takes bounded memory however it is nested."""
 
 
 class FederationFeed:
     """Events made out of what lies in a federation's folder or bucket.
 
-    A listing tells who joined, who shared what and when, and which rounds are closed; of each
-    client's newest update the header is read too, for its metrics. Times are the store's.
+    A listing tells who joined and who left, who shared what and when, and which rounds are closed;
+    of updates the headers are read too, for their metrics. Times are the store's.
     """
 
     def __init__(
@@ -40,30 +51,36 @@ class FederationFeed:
     ) -> None:
         self.name = str(source)
         opened = open_store(source, endpoint, options, make=False)
-        self.store = Reliable(_ReadOnly(opened), _PATIENCE)
+        self.store = Reliable(_Small(opened), _PATIENCE)
         self._agreement: Agreement | None = None
         self._seen: set[str] = set()
-        self._rounds = _Rounds(self.store)
+        self._rounds: _Rounds | None = None
         if not self._agreed() and not self.store.list(keys.MEMBERS):
-            raise FederationError(
+            raise Awaited(
                 f"there is no federation at {self.name}: nobody has joined it or shared anything"
             )
 
     def poll(self) -> list[Record]:
-        """What has come since the last call; one listing of members and one of their updates."""
-        joined = self.store.list(keys.MEMBERS)
-        agreement = self._agreed()
-        records = list(self._joined(joined))
-        listed: list[Entry] = []
-        if agreement is not None:
-            sync = agreement.mode == "sync"
-            listed = self.store.list(keys.ROUNDS if sync else keys.UPDATES)
-            records += self._pushed(agreement, keys.parse_updates(listed))
-            if sync:
-                records += self._rounds.news(agreement, listed)
+        """What has come since the last call; one listing of members and one of their updates.
+
+        All that cannot be read shares one patience.
+        """
+        with self.store.within(_PATIENCE):
+            joined = self.store.list(keys.MEMBERS)
+            records = list(self._lives(joined))
+            agreement = self._agreed()
+            listed: list[Entry] = []
+            if agreement is not None:
+                sync = agreement.mode == "sync"
+                listed = self.store.list(keys.ROUNDS if sync else keys.UPDATES)
+                records += self._pushed(agreement, keys.parse_updates(listed))
+                if sync:
+                    self._rounds = self._rounds or _Rounds(self.store, agreement)
+                    records += self._rounds.news(listed)
+            records += self._left(joined, records)
         self._seen = {entry.key for entry in (*joined, *listed)}
         # in one second of the store's clock, things stand in the order in which they must happen
-        return sorted(records, key=lambda record: finite(record["time"]) or 0.0)
+        return sorted(records, key=time_of)
 
     def _agreed(self) -> Agreement | None:
         if self._agreement is None:
@@ -73,29 +90,45 @@ class FederationFeed:
                 return None
         return self._agreement
 
-    def _joined(self, entries: Sequence[Entry]) -> Iterator[Record]:
-        for entry in entries:
+    def _lives(self, entries: Sequence[Entry]) -> Iterator[Record]:
+        for entry in entries[:_MEMBERS]:
             client = entry.key.removeprefix(keys.MEMBERS).partition("=")[0]
             life = keys.lives([entry], client).get(entry.key)
-            if life is not None and entry.key not in self._seen:
-                yield {
-                    "event": "joined",
-                    "client": client,
-                    "time": entry.modified,
-                    "url": self.store.url,
-                    "mode": self._agreement.mode if self._agreement else "",
-                    "incarnation": str(life),
-                    "resumed": life.count > 1,
-                }
+            if life is None or entry.key in self._seen:
+                continue
+            if entry.key != keys.life_key(client, life):
+                continue
+            yield {
+                "event": "joined",
+                "client": client,
+                "time": entry.modified,
+                "url": self.store.url,
+                "mode": self._agreement.mode if self._agreement else "",
+                "incarnation": str(life),
+                "resumed": life.count > 1,
+            }
+
+    def _left(self, entries: Sequence[Entry], records: Sequence[Record]) -> list[Record]:
+        """Who left: whatever of theirs is written once more by others, they did so afterwards."""
+        times = {entry.key: entry.modified for entry in entries}
+        last: dict[str, float] = {}
+        for record in records:
+            last[record["client"]] = max(last.get(record["client"], 0.0), record["time"])
+        found: list[Record] = []
+        for client, life in keys.parse_listing(entries).left.items():
+            key = keys.life_key(client, life, left=True)
+            if key not in self._seen:
+                when = max(times[key], last.get(client, 0.0))
+                found.append({"event": "left", "client": client, "time": when})
+        return found
 
     def _pushed(self, agreement: Agreement, listed: Sequence[Posted]) -> Iterator[Record]:
         new = [posted for posted in listed if posted.key not in self._seen]
-        wanted = {p.key for p in keys.newest(new).values()}
 
-        def reading(posted: Posted) -> Callable[[], tuple[dict[str, float], str]]:
+        def reading(posted: Posted) -> Callable[[], tuple[Mapping[str, float], str]]:
             return lambda: _header(self.store, agreement, posted)
 
-        read = [p for p in new if p.key in wanted]
+        read = _worth_reading(new)
         few = min(_PARALLEL, self.store.parallel)
         headers = self.store.ahead((reading(p) for p in read), 2 * few)
         found = dict(zip((p.key for p in read), headers, strict=True))
@@ -116,45 +149,72 @@ class FederationFeed:
                 yield _refused(posted, trouble, posted.modified)
 
 
-class _Rounds:
-    """What is new about the rounds of a synchronous federation."""
+def _worth_reading(new: Sequence[Posted]) -> list[Posted]:
+    """The newest updates of each client, and of those not more than one look can take."""
+    by_client: dict[str, list[Posted]] = {}
+    for posted in new:
+        by_client.setdefault(posted.client, []).append(posted)
+    several = [
+        heapq.nlargest(_HEADERS_EACH, own, key=lambda p: p.rank) for own in by_client.values()
+    ]
+    turns = (own[turn] for turn in range(_HEADERS_EACH) for own in several if turn < len(own))
+    return list(itertools.islice(turns, _HEADERS))
 
-    def __init__(self, store: Store) -> None:
-        self._store = store
-        self._plans: dict[tuple[int, int], Plan] = {}
+
+class _Rounds:
+    """What is new about the rounds of a synchronous federation, by the plans that bind members."""
+
+    def __init__(self, store: Reliable, agreement: Agreement) -> None:
+        self._agreement = agreement
+        self._troubles: list[Refused] = []
+        self._onlooker = Onlooker(store, agreement, self._troubles.append)
+        names = agreement.selecting.members if agreement.selecting else ()
+        self._plans = Plans(
+            self._onlooker,
+            lambda client: not names or client in names,
+            lambda plan, number, listing: None,
+            self._is_given_up,
+        )
+        self._newest = -1
         self._waiting: set[str] = set()
         self._planned: dict[int, int] = {}
         self._closed: set[int] = set()
         self._known: set[str] = set()
 
-    def news(self, agreement: Agreement, listed: Sequence[Entry]) -> Iterator[Record]:
+    def news(self, listed: Sequence[Entry]) -> Iterator[Record]:
         """What this listing tells that the ones before did not."""
-        rounds = keys.parse_listing(listed).rounds
+        listing = keys.parse_listing(listed)
         modified = {entry.key: entry.modified for entry in listed}
-        for number, round_ in rounds.items():
-            if not round_.plans:
-                yield from self._open(number, round_)
-                continue
-            attempt = max(round_.plans)
-            try:
-                yield from self._with_plan(agreement, number, rounds, modified)
-            except NotFound:
-                continue
-            except (ValueError, StoreError) as damaged:
-                if self._planned.get(number) != attempt:
-                    self._planned[number] = attempt
-                    at = keys.plan_key(number, attempt)
-                    yield _offline(f"the plan {at} binds nobody: {damaged}", modified.get(at, 0.0))
-        self._plans = {at: plan for at, plan in self._plans.items() if at[0] in rounds}
-        self._planned = {n: attempt for n, attempt in self._planned.items() if n in rounds}
-        self._closed &= set(rounds)
-        self._waiting &= {key for round_ in rounds.values() for key in round_.updates}
+        newest = self._plans.newest(listing, self._newest)
+        self._newest = max(self._newest, newest[0] if newest else -1)
+        planned = [n for n in listing.planned if n <= self._newest][-_ROUNDS:]
+        for number in planned:
+            plan = self._plans.binding(number, listing)
+            if plan is not None:
+                yield from self._with_plan(number, plan, listing, modified)
+        is_open = self._newest + 1
+        yield from self._open(is_open, listing.rounds[is_open])
+        for trouble in self._troubles:
+            reason = f"{trouble.key} binds nobody: {trouble.reason}"
+            yield _offline(reason, modified.get(trouble.key, 0.0))
+        self._troubles.clear()
+        self._forget(planned, listing)
 
-    def _plan(self, number: int, attempt: int) -> Plan:
-        if (number, attempt) not in self._plans:
-            raw = self._store.get(keys.plan_key(number, attempt), PLAN_BYTES)
-            self._plans[number, attempt] = Plan.parse(raw, number, attempt)
-        return self._plans[number, attempt]
+    def _forget(self, planned: Collection[int], listing: Listing) -> None:
+        """Remember nothing of rounds that are over."""
+        self._plans.forget_before(min(planned, default=0))
+        self._planned = {n: attempt for n, attempt in self._planned.items() if n in planned}
+        self._closed &= set(planned)
+        self._waiting &= listing.keys
+
+    def _is_given_up(self, key: str, plan: Plan, number: int, listing: Listing) -> bool:
+        """Whether members went on without an update: a later attempt has all its slices.
+
+        Whoever looks on does not read whole models to see what was wrong with it.
+        """
+        enough = len(cut(len(self._agreement.signature.blocks), max(1, len(plan.included) - 1)))
+        slices = listing.rounds[number].slices
+        return any(at > plan.attempt and len(made) >= enough for at, made in slices.items())
 
     def _open(self, at: int, round_: Round) -> Iterator[Record]:
         present = keys.newest(round_.updates.values())
@@ -172,76 +232,51 @@ class _Rounds:
                 }
 
     def _with_plan(
-        self,
-        agreement: Agreement,
-        at: int,
-        rounds: Mapping[int, Round],
-        modified: Mapping[str, float],
+        self, at: int, plan: Plan, listing: Listing, modified: Mapping[str, float]
     ) -> Iterator[Record]:
-        round_ = rounds[at]
-        attempt = max(round_.plans)
-        when = modified[keys.plan_key(at, attempt)]
-        plan = self._plan(at, attempt)
+        round_ = listing.rounds[at]
+        when = modified.get(keys.plan_key(at, plan.attempt), 0.0)
         included = [posted.client for posted in plan.updates]
-        if self._planned.get(at) != attempt:
+        left_out = self._left_out(at, plan)
+        if self._planned.get(at) != plan.attempt:
             if plan.pick is not None and at not in self._planned:
-                yield _said("picked", included, when, round=at, cohort=list(plan.pick.members))
-            for posted in self._proved_bad(at, plan, round_):
+                yield _said("picked", when, round=at, cohort=list(plan.pick.members))
+            for posted in left_out:
                 reason = f"round {at} was closed again without it: its params cannot be used"
                 yield _refused(posted, reason, when)
-            self._planned[at] = attempt
-        slices = round_.slices.get(attempt, {})
-        complete = len(slices) >= len(cut(len(agreement.signature.blocks), len(included)))
+            self._planned[at] = plan.attempt
+        slices = round_.slices.get(plan.attempt, {})
+        complete = len(slices) >= len(cut(len(self._agreement.signature.blocks), len(included)))
         # a later round opens only after this one is complete
-        if at in self._closed or not (complete or any(later > at for later in rounds)):
+        if at in self._closed or not (complete or any(later > at for later in listing.rounds)):
             return
         self._closed.add(at)
-        self._known = set(included) if agreement.selecting is None else set()
-        ended = max([when, *(modified[m.key] for makers in slices.values() for m in makers)])
+        self._known = set(included) if self._agreement.selecting is None else set()
+        made = [modified[m.key] for makers in slices.values() for m in makers]
+        ended = max([when, *made])
         began = min((p.modified for p in round_.updates.values()), default=ended)
-        yield _said("closed", included, ended, round=at, included=included, seconds=ended - began)
-        for client in sorted(self._missed(at, plan, round_)):
+        yield _said("closed", ended, round=at, included=included, seconds=ended - began)
+        bad = {posted.client for posted in left_out}
+        for client in sorted(_expected(plan, round_) - set(included) - bad):
             yield {"event": "late", "client": client, "time": ended, "round": at}
 
-    def _proved_bad(self, at: int, plan: Plan, round_: Round) -> list[Posted]:
+    def _left_out(self, at: int, plan: Plan) -> list[Posted]:
         """Updates that the first plan had and this one leaves out."""
-        if plan.attempt == 0 or 0 not in round_.plans:
-            return []
-        return [p for p in self._plan(at, 0).updates if p.key not in plan.included]
-
-    def _missed(self, at: int, plan: Plan, round_: Round) -> set[str]:
-        """Who was to be in a round, or delivered to it, and is not included."""
-        expected = set(plan.pick.members) if plan.pick is not None else set()
-        delivered = {posted.client for posted in round_.updates.values()}
-        bad = {posted.client for posted in self._proved_bad(at, plan, round_)}
-        return (expected | delivered) - {posted.client for posted in plan.updates} - bad
+        first = self._plans.get(at, 0) if plan.attempt else None
+        return [p for p in first.updates if p.key not in plan.included] if first else []
 
 
-class _ReadOnly(Store):
-    """A store that is only looked at."""
+def _expected(plan: Plan, round_: Round) -> set[str]:
+    """Who was to be in a round, or delivered to it."""
+    picked = set(plan.pick.members) if plan.pick is not None else set()
+    return picked | {posted.client for posted in round_.updates.values()}
 
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.url = store.url
-        self.request_bytes, self.parallel = store.request_bytes, store.parallel
 
-    def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
-        raise Unsupported(f"{self.url} is only looked at: {key} was not written", key)
+class _Small(ReadOnly):
+    """A store that is only looked at, and of which no large document is read."""
 
     def get(self, key: str, limit: int = 1 << 20) -> bytes:
-        return self.store.get(key, limit)
-
-    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
-        return self.store.read(key, start, stop, into)
-
-    def list(self, prefix: str) -> list[Entry]:
-        return self.store.list(prefix)
-
-    def delete(self, keys: Sequence[str]) -> None:
-        raise Unsupported(f"{self.url} is only looked at: nothing was deleted")
-
-    def close(self) -> None:
-        self.store.close()
+        return super().get(key, min(limit, _DOCUMENT_BYTES))
 
 
 def _header(store: Reliable, agreement: Agreement, posted: Posted) -> tuple[dict[str, float], str]:
@@ -255,18 +290,15 @@ def _header(store: Reliable, agreement: Agreement, posted: Posted) -> tuple[dict
     except StoreError:
         # replaced meanwhile, or out of reach: that it was shared is known all the same
         return {}, ""
-    return _metrics(stored.kept["metrics"]), ""
+    return _metrics(stored.kept.get("metrics")), ""
 
 
-def _metrics(text: str) -> dict[str, float]:
+def _metrics(text: str | None) -> dict[str, float]:
     """The numbers among what a peer wrote as its metrics."""
     try:
-        document = json.loads(text)
+        found = numbers(json.loads(text or "{}"))
     except (ValueError, RecursionError):
         return {}
-    if not isinstance(document, dict):
-        return {}
-    found = {name: finite(value) for name, value in list(document.items())[:_MOST_METRICS]}
     return {name: value for name, value in found.items() if value is not None}
 
 
@@ -285,6 +317,6 @@ def _offline(reason: str, when: float) -> Record:
     return {"event": "offline", "client": "", "time": when, "reason": reason}
 
 
-def _said(kind: str, clients: Sequence[str], when: float, **fields: object) -> Record:
-    """What any of these members would say for all."""
-    return {"event": kind, "client": clients[0] if clients else "", "time": when, **fields}
+def _said(kind: str, when: float, **fields: object) -> Record:
+    """What any of its members would say for all."""
+    return {"event": kind, "client": "", "time": when, **fields}

@@ -1,182 +1,232 @@
-"""A federation's members, as their own events or a look at their store tell of them."""
+"""A federation, as its members' own events or a look at its store tell of it."""
 
 from __future__ import annotations
 
 import re
 from collections import Counter, OrderedDict
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any
 
-from hubless.watch.feed import Record, finite
-from hubless.watch.fold import strip
-from hubless.watch.fold.run import MOST_METRICS, RunFold, items, numbers, short, text, whole
+from hubless.watch.fold.member import MemberFold
+from hubless.watch.fold.run import RunFold, Told, shown
 from hubless.watch.fold.series import CurvePoint
 from hubless.watch.fold.strip import Strip
+from hubless.watch.values import MOST_METRICS, short, text
 
 _MEMBERS = 5000
 _LINES = 8
-_QUIET_SECONDS = 60.0
+_SILENT_BY_NAME = 5
+_REMEMBERED = 5000
 _ROUND = re.compile(r"rounds/([0-9]{1,9})/")
+_SAYS_NOTHING = ("left", "silent")
 ALL = "all members"
-
-
-@dataclass
-class MemberFold:
-    """One client of a federation, as far as it is known."""
-
-    status: str = "idle"
-    heard: float = 0.0
-    pushed: float = 0.0
-    every: float = 0.0
-    sequence: int = -1
-    examples: int = 0
-    weight: int = 1
-    version: int = 0
-    staleness: int = 0
-    metrics: dict[str, float] = field(default_factory=dict)
-    drawn: bool = False
 
 
 class FederationFold(RunFold):
     """A federation: rounds and members, or members alone where nobody waits."""
 
     kind = "federation"
+    rest = "training and everything else"
 
     def __init__(self, name: str, number: int = 0) -> None:
         super().__init__(name, number)
         self.members: OrderedDict[str, MemberFold] = OrderedDict()
-        self._facts: dict[str, str] = {}
+        self.updates = 0
+        self.notes: dict[str, str] = {}
+        """What there is to say of it, by name."""
         self._strip = Strip("time")
-        self._seen_refusals: OrderedDict[str, None] = OrderedDict()
-        self._updates = self._mean_at = 0
-        self._open = 0
+        self._remembered: OrderedDict[tuple[str, ...], None] = OrderedDict()
+        self._open = self._mean_at = 0
         # the sum of all members' newest by metric, weighted by examples, and the weights' sum;
         # exact, as what one member adds has to be gone without a trace once it is taken out
         self._sums: dict[str, tuple[Fraction, int]] = {}
 
     @property
-    def is_over(self) -> bool:
-        return bool(self.members) and all(m.status == "left" for m in self.members.values())
+    def in_rounds(self) -> bool:
+        """Whether its members meet in rounds, and not each at its own pace."""
+        return self._strip.axis == "round"
 
-    def apply(
-        self, kind: str, client: str, when: float, record: Record
-    ) -> Iterator[tuple[str, str]]:
-        """Fold in one record; what went wrong, and with whom."""
-        if "round" in record:
-            self._open = max(self._open, whole(record["round"]))
-        told = getattr(self, f"_{kind}")(client, when, record)
-        if told is not None:
-            yield told
+    def is_over(self, now: float) -> bool:
+        """Whether all have left, but for those that are not heard of any more."""
+        standing = {member.standing(now) for member in self.members.values()}
+        return "left" in standing and standing <= {*_SAYS_NOTHING}
+
+    def status(self, now: float) -> str:
+        """As of any run; it is silent where every member is."""
+        if self.is_over(now):
+            return "ended"
+        standing = {member.standing(now) for member in self.members.values()}
+        return "silent" if standing == {"silent"} else "live"
+
+    def check(self, now: float) -> None:
+        """Note who has fallen silent."""
+        new = [
+            (client, member)
+            for client, member in self.members.items()
+            if not member.is_noted_silent and member.standing(now) == "silent"
+        ]
+        for _, member in new:
+            member.is_noted_silent = True
+            member.troubles["silent"] += 1
+        for client, member in new[:_SILENT_BY_NAME]:
+            used = f"; it used to share every {max(member.gaps):.1f} s" if member.gaps else ""
+            quiet = f"nothing was heard of it for {now - member.heard:.0f} s{used}"
+            self.note(client, "silent", quiet, now)
+        if more := new[_SILENT_BY_NAME:]:
+            self.note("", "silent", f"nothing is heard of {len(more):,} more members", now)
 
     def counts(self, now: float) -> dict[str, int]:
-        """Members by state; who has not been heard of for long is idle."""
-        return dict(Counter(self._state(member, now) for member in self.members.values()))
+        """Members by what they are doing."""
+        return dict(Counter(member.standing(now) for member in self.members.values()))
 
-    def strip(self) -> dict[str, Any]:
+    def strip(self, now: float) -> dict[str, Any]:
         """Who did what and when, and how each stands."""
         drawn = self._strip.to_json(len(self.members))
         for row in drawn["rows"]:
             if member := self.members.get(row["name"]):
-                row["about"] = _about(member)
+                row["about"] = member.about(now)
         return drawn
 
     def facts(self) -> dict[str, str]:
         """Where it meets and how, and how many have joined."""
-        return {**self._facts, "members": str(len(self.members)), "updates": f"{self._updates:,}"}
+        return {**self.notes, "members": str(len(self.members)), "updates": f"{self.updates:,}"}
 
     def summary(self, now: float) -> dict[str, Any]:
         """As of any run; in a federation without rounds, updates are counted instead."""
-        said = super().summary(now)
-        return {**said, "updates": self._updates, "in_rounds": self._strip.axis == "round"}
+        return {**super().summary(now), "updates": self.updates, "in_rounds": self.in_rounds}
 
-    def _state(self, member: MemberFold, now: float) -> str:
-        quiet = max(_QUIET_SECONDS, 5 * member.every)
-        if member.status in ("training", "waiting") and now - member.heard > quiet:
-            return "idle"
-        return member.status
+    def lines(self) -> dict[str, dict[str, list[CurvePoint]]]:
+        """What a page draws: all members together, and as many of them as can be told apart."""
+        found = {}
+        for metric, lines in self.curves.lines().items():
+            members = [name for name in lines if name != ALL][:_LINES]
+            names = [name for name in (ALL, *members) if name in lines]
+            found[metric] = {name: shown(lines[name].drawn()) for name in names}
+        return found
 
-    def _member(self, client: str, when: float, status: str = "", own: bool = True) -> MemberFold:
-        member = self.members.setdefault(client, MemberFold())
-        # what is told late, or by others, does not bring back who has left
-        if status and when >= member.heard and (own or member.status != "left"):
-            member.status = status
-        member.heard = max(member.heard, when)
+    def own(self, told: Told, status: str = "") -> MemberFold | None:
+        """The member that tells something of itself; None where nobody is named."""
+        member = self._member(told, told.client)
+        if member is None:
+            return None
+        # what is told late does not bring back who has left
+        if status and told.time >= member.last:
+            member.turn(status, told.seen or told.time)
+        member.heard = max(member.heard, told.seen or told.time)
+        member.last = max(member.last, told.time)
+        return member
+
+    def other(self, told: Told, client: str, status: str = "") -> MemberFold | None:
+        """A member of whom another one tells; None where that is not to be believed."""
+        if not client or (told.alone and client != told.client):
+            return None
+        member = self._member(told, client)
+        if member is not None and status and member.status != "left":
+            member.turn(status, told.seen or told.time)
+        return member
+
+    def mark(
+        self, client: str, told: Told, did: int, round_: int | None = None, again: bool = False
+    ) -> None:
+        """Draw that a client did something; `again` where that was told before."""
+        if self.in_rounds:
+            self._strip.mark(client, self._open if round_ is None else round_, did, again=again)
+        else:
+            self._strip.mark(client, int(told.time - (self.began or told.time)), did, again=again)
+
+    def turn_to_rounds(self) -> None:
+        """Its members meet in rounds."""
+        if not self.in_rounds:
+            self._strip = Strip("round")
+
+    def reach(self, round_: int | None) -> None:
+        """A round is heard of."""
+        if round_ is not None:
+            self._open = max(self._open, round_)
+
+    def wrong(self, client: str, told: Told, what: str, kind: str = "") -> None:
+        """Something went wrong with a client, or with nobody in particular."""
+        kind = kind or told.kind
+        if member := self.members.get(client):
+            member.troubles[kind] += 1
+        self.note(client, kind, what, told.time)
+
+    def is_news(self, *what: str) -> bool:
+        """Whether this is told for the first time: members may each tell it for themselves."""
+        if what in self._remembered:
+            return False
+        self._remembered[what] = None
+        if len(self._remembered) > _REMEMBERED:
+            self._remembered.popitem(last=False)
+        return True
+
+    def draw(self, told: Told, metrics: dict[str, float], sequence: int, at: int | None) -> None:
+        """Draw what a member said with an update, and what all members' newest come to.
+
+        Curves go over rounds, where there are any (`at`), and over a member's updates elsewhere.
+        """
+        member = self.members[told.client]
+        place = sequence + 1 if at is None else at + 1
+        moved = self.bytes_down + self.bytes_up
+        seconds = max(0.0, told.time - (self.began or told.time))
+        for metric, value in metrics.items():
+            point = CurvePoint(place, seconds, moved, value)
+            self.curves.put(metric, told.client, point)
+        if sequence < member.sequence or not metrics:
+            return
+        self._weigh(member, -1)
+        member.metrics, member.drawn, member.weight = metrics, True, max(1, member.examples or 1)
+        self._weigh(member, 1)
+        # where everybody has a pace of its own, all are as far as they are on average
+        self._mean_at = max(1, self._mean_at, self.updates // len(self.members))
+        for metric in metrics:
+            if metric in self._sums:
+                total, weights = self._sums[metric]
+                mean = float(total / weights)
+                self.metrics[metric] = short(mean)
+                all_at = self._mean_at if at is None else place
+                point = CurvePoint(all_at, seconds, moved, mean)
+                self.curves.put(metric, ALL, point)
+
+    @property
+    def clients(self) -> int:
+        """How many members were ever there."""
+        return len(self.members)
+
+    def progress(self) -> int:
+        """Rounds that are closed, or updates of whoever shared most."""
+        if self.in_rounds:
+            return self.round
+        return max((member.updates for member in self.members.values()), default=0)
+
+    def seconds(self) -> float:
+        """From the first that was heard to the last."""
+        last = max((member.last for member in self.members.values()), default=0.0)
+        return max(0.0, last - (self.began or last))
+
+    def ended(self, now: float) -> str:
+        """Whether all have left, and how many fell silent instead."""
+        counts, status = self.counts(now), self.status(now)
+        silent = f", {counts['silent']} silent" if counts.get("silent") else ""
+        return f"ended{silent}" if status == "ended" else f"not ended{silent}"
+
+    def seconds_in_all(self) -> float:
+        """The members' time, all of them together."""
+        return sum(member.last - member.began for member in self.members.values())
+
+    def _member(self, told: Told, client: str) -> MemberFold | None:
+        if not client:
+            return None
+        member = self.members.get(client)
+        if member is None:
+            member = self.members[client] = MemberFold(told.time, last=told.time)
+            member.heard = told.seen or told.time
+        member.began = min(member.began, told.time)
         self.members.move_to_end(client)
         if len(self.members) > _MEMBERS:
             _, gone = self.members.popitem(last=False)
             self._weigh(gone, -1)
         return member
-
-    def _mark(
-        self, client: str, when: float, did: int, round_: int | None = None, again: bool = False
-    ) -> None:
-        if self._strip.axis == "time":
-            at = int(when - (self.began or when))
-        else:
-            at = self._open if round_ is None else round_
-        self._strip.mark(client, at, did, again=again)
-
-    def _in_rounds(self) -> None:
-        if self._strip.axis == "time":
-            self._strip = Strip("round")
-
-    def _joined(self, client: str, when: float, record: Record) -> None:
-        if record.get("mode") == "sync":
-            self._in_rounds()
-        self._member(client, when, "idle")
-        for name in ("url", "mode"):
-            if said := text(record.get(name), 200):
-                self._facts[name] = said
-
-    def _pushed(self, client: str, when: float, record: Record) -> None:
-        member = self._member(client, when)
-        sequence, round_ = whole(record.get("sequence")), _round_of(record)
-        if round_ is not None:
-            self._in_rounds()
-            self._open = max(self._open, round_)
-        found = {n: v for n, v in numbers(record.get("metrics")).items() if v is not None}
-        if sequence <= member.sequence:
-            # told by the member and by its store; either may know more
-            if sequence == member.sequence and not member.drawn:
-                self._took(client, member, when, found)
-            return
-        if member.pushed and when > member.pushed:
-            gap = when - member.pushed
-            member.every = gap if not member.every else 0.7 * member.every + 0.3 * gap
-        member.status = "training" if round_ is None else "waiting"
-        # those that came before anybody looked are counted too
-        self._updates += sequence - member.sequence
-        member.pushed, member.sequence, member.drawn = when, sequence, False
-        member.examples = whole(record.get("examples"))
-        self.bytes_up += whole(record.get("bytes"))
-        self._mark(client, when, strip.TRAINED, round_)
-        self._took(client, member, when, found)
-
-    def _took(self, client: str, member: MemberFold, when: float, found: dict[str, float]) -> None:
-        """Draw a member's metrics, and what all members' newest come to."""
-        if not found:
-            return
-        self._weigh(member, -1)
-        member.metrics, member.drawn, member.weight = found, True, max(1, member.examples)
-        self._weigh(member, 1)
-        in_rounds = self._strip.axis == "round"
-        at = self._open if in_rounds else member.sequence + 1
-        # where everybody has a pace of its own, all are as far as they are on average
-        self._mean_at = max(1, self._mean_at, self._updates // len(self.members))
-        spent = self.bytes_down + self.bytes_up
-        seconds = short(max(0.0, when - (self.began or when)))
-        for metric, value in found.items():
-            if metric not in self._sums:
-                continue
-            total, weights = self._sums[metric]
-            self.metrics[metric] = short(float(total / weights))
-            all_at = at if in_rounds else self._mean_at
-            self._draw(metric, ALL, CurvePoint(all_at, seconds, spent, self.metrics[metric]))
-            lines = {line for known, line in self._lines if known == metric}
-            if client in lines or len(lines) <= _LINES:
-                self._draw(metric, client, CurvePoint(at, seconds, spent, short(value)))
 
     def _weigh(self, member: MemberFold, sign: int) -> None:
         """Count a member's metrics in, or out."""
@@ -189,94 +239,8 @@ class FederationFold(RunFold):
                 self._sums.pop(metric, None)
                 self.metrics.pop(metric, None)
 
-    def _pulled(self, client: str, when: float, record: Record) -> None:
-        member = self._member(client, when, "training")
-        member.version = whole(record.get("version"))
-        self.bytes_down += whole(record.get("bytes"))
-        behind = record.get("staleness")
-        if isinstance(behind, Mapping):
-            for peer, versions in behind.items():
-                if peer in self.members:
-                    self.members[peer].staleness = whole(versions)
 
-    def _nothing(self, client: str, when: float, record: Record) -> None:
-        self._member(client, when, "training").version = whole(record.get("version"))
-
-    def _picked(self, client: str, when: float, record: Record) -> None:
-        cohort = list(map(text, items(record.get("cohort"))))
-        # where there are no rounds, whom a member draws besides itself hear nothing of it
-        mine = [client] if client in cohort else []
-        for name in cohort if self._strip.axis == "round" else mine:
-            self._member(name, when, "training", own=False)
-
-    def _skipped(self, client: str, when: float, record: Record) -> None:
-        self._member(client, when, "idle")
-        round_ = record.get("round")
-        self._mark(client, when, strip.SKIPPED, None if round_ is None else whole(round_))
-
-    def _waiting(self, client: str, when: float, record: Record) -> None:
-        self._in_rounds()
-        self._member(client, when, "waiting")
-        self._mark(client, when, strip.WAITED, whole(record.get("round")))
-        for name in items(record.get("missing")):
-            # "2 not seen yet" stands for members without a name
-            if text(name) in self.members:
-                self._facts["waiting for"] = ", ".join(map(text, items(record["missing"])[:20]))
-
-    def _late(self, client: str, when: float, record: Record) -> tuple[str, str]:
-        round_ = whole(record.get("round"))
-        self._in_rounds()
-        self._member(client, when, "late", own=False)
-        self._mark(client, when, strip.LATE, round_)
-        return client, f"round {round_} was closed without it"
-
-    def _closed(self, client: str, when: float, record: Record) -> None:
-        self._in_rounds()
-        round_ = whole(record.get("round"))
-        self._facts.pop("waiting for", None)
-        for name in map(text, items(record.get("included"))):
-            self._member(name, when, "training", own=False)
-            self._mark(name, when, strip.TRAINED, round_, again=True)
-        if round_ + 1 > self.round:
-            self.round = round_ + 1
-            self._paces.append((when, self.round))
-
-    def _refused(self, client: str, when: float, record: Record) -> tuple[str, str] | None:
-        peer, key = text(record.get("peer")) or client, text(record.get("key"), 300)
-        first = key not in self._seen_refusals
-        self._seen_refusals[key] = None
-        if len(self._seen_refusals) > _MEMBERS:
-            self._seen_refusals.popitem(last=False)
-        if not first:
-            # every member refuses it, each for itself
-            return None
-        self._member(peer, when, "refused", own=False)
-        self._mark(peer, when, strip.REFUSED, _round_of(record))
-        return peer, text(record.get("reason"), 400)
-
-    def _offline(self, client: str, when: float, record: Record) -> tuple[str, str]:
-        if client:
-            self._member(client, when, "offline")
-            self._mark(client, when, strip.OFFLINE)
-        return client, text(record.get("reason"), 400)
-
-    def _left(self, client: str, when: float, record: Record) -> None:
-        self._member(client, when, "left")
-
-
-def _round_of(record: Record) -> int | None:
+def round_of(told: Told) -> int | None:
     """The round that an update's key is of, where there are rounds."""
-    match = _ROUND.match(text(record.get("key"), 300))
+    match = _ROUND.match(text(told.record.get("key"), 300))
     return int(match[1]) if match else None
-
-
-def _about(member: MemberFold) -> dict[str, Any]:
-    """What a row says of its member."""
-    return {
-        "status": member.status,
-        "heard": member.heard,
-        "sequence": member.sequence,
-        "examples": member.examples,
-        "staleness": member.staleness,
-        "metrics": {name: short(finite(v) or 0.0) for name, v in member.metrics.items()},
-    }

@@ -1,4 +1,4 @@
-"""Overview: what a run's events amount to, for views to show.
+"""Folding: what events amount to, for every view to show.
 
 Everything is folded in as it comes, in memory that does not grow with a run. Records are
 untrusted: whatever is not what it should be is passed over.
@@ -6,41 +6,34 @@ untrusted: whatever is not what it should be is passed over.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from hubless.errors import HublessError
-from hubless.watch.feed import OF_MEMBERS, OF_SIMULATIONS, Feed, Record, time_of
+from hubless.watch.feed import Awaited, Feed
+from hubless.watch.fold import handlers as handlers
+from hubless.watch.fold import strip
 from hubless.watch.fold.federation import FederationFold
 from hubless.watch.fold.places import Places
-from hubless.watch.fold.run import RunFold, SimulationFold, text
+from hubless.watch.fold.run import RunFold, Told, Trouble, handler_of, is_of_simulation, kinds
+from hubless.watch.fold.simulation import SimulationFold
+from hubless.watch.fold.tally import Allowance
+from hubless.watch.values import Record, count, text, time_of
 
 _TROUBLES = 30
 _RUNS = 64
 
 
-@dataclass
-class Trouble:
-    """Something that went wrong, and how often in a row."""
-
-    time: float
-    run: str
-    client: str
-    kind: str
-    text: str
-    times: int = 1
-
-
 class Overview:
     """All runs that were heard of, and what went wrong lately.
 
-    >>> state = Overview()
-    >>> state.apply({"event": "started", "client": "a", "round": 0, "settings": {"rounds": 9}})
-    >>> state.apply({"event": "trained", "client": "a", "round": 1, "metrics": {"loss": 0.5}})
-    >>> run = state.to_json()["runs"][0]
+    >>> overview = Overview()
+    >>> overview.apply({"event": "started", "client": "a", "round": 0, "settings": {"rounds": 9}})
+    >>> overview.apply({"event": "trained", "client": "a", "round": 1, "metrics": {"loss": 0.5}})
+    >>> run = overview.to_json()["runs"][0]
     >>> run["name"], run["round"], run["rounds"], run["metrics"]
     ('a', 1, 9, {'loss': 0.5})
     """
@@ -52,8 +45,13 @@ class Overview:
         """How many troubles there were in all, those that are no longer kept included."""
         self.feed_trouble = ""
         """Why nothing new can be read at the moment, if so."""
+        self.awaited = ""
+        """What is waited for, where nothing is there yet."""
+        self.looked: set[int] = set()
         self._runs: dict[tuple[str, str], RunFold] = {}
         self._places: dict[str, Places] = {}
+        self._allowance = Allowance()
+        self._kinds = kinds()
         self._numbers = 0
 
     @property
@@ -62,26 +60,58 @@ class Overview:
         return list(self._runs.values())
 
     @property
-    def is_over(self) -> bool:
-        """Whether there was something, and all of it has ended."""
-        return bool(self._runs) and all(run.is_over for run in self._runs.values())
+    def simulations(self) -> list[SimulationFold]:
+        """Those of the runs that are simulations."""
+        return [run for run in self._runs.values() if isinstance(run, SimulationFold)]
 
-    def apply(self, record: Record, source: str = "") -> None:
-        """Fold in one record; `source` keeps apart what comes from several places."""
-        kind, client = record.get("event"), text(record.get("client"))
-        if kind in OF_SIMULATIONS:
-            run = self._run(source, client or "simulation", SimulationFold)
-        elif kind in OF_MEMBERS:
-            place = self._places.setdefault(source, Places()).of(record)
-            run = self._run(
-                source, f"federation {place + 1}" if place else "federation", FederationFold
-            )
-        else:
+    @property
+    def federations(self) -> list[FederationFold]:
+        """Those of the runs that are federations."""
+        return [run for run in self._runs.values() if isinstance(run, FederationFold)]
+
+    def is_over(self, now: float) -> bool:
+        """Whether there was something, and all of it has ended."""
+        return bool(self._runs) and all(run.is_over(now) for run in self._runs.values())
+
+    def apply(self, record: Record, source: str = "", seen: float = 0.0) -> None:
+        """Fold in one record; `source` keeps apart what comes from several places.
+
+        `seen` is when whoever looks on saw it appear, or 0 for what was there before.
+        """
+        kind = record.get("event")
+        if not isinstance(kind, str):
             return
-        when = time_of(record)
-        run.hear(when)
-        for who, trouble in run.apply(str(kind), client, when, record):
-            self._note(Trouble(when, run.name, who, str(kind), text(trouble, 400)))
+        if kind not in self._kinds:
+            # whoever uses this package may have kinds of their own
+            self._kinds = kinds()
+        event = self._kinds.get(kind)
+        if event is None:
+            return
+        alone = text(record.get("believed_about"))
+        client = text(record.get("client"))
+        told = Told(kind, client, time_of(record), record, seen, bool(alone))
+        if is_of_simulation(event):
+            run = self._simulation(source, client or "simulation", told)
+        else:
+            place = self._places.setdefault(source, Places()).of(record)
+            name = f"federation {place + 1}" if place else "federation"
+            run = self._run(source, name, FederationFold)
+        run.hear(told)
+        if (handler := handler_of(kind)) is not None:
+            handler(run, told)
+        elif isinstance(run, FederationFold):
+            run.own(told)
+            if event.level >= logging.WARNING:
+                run.mark(client, told, strip.WRONG)
+                said = text(record.get("reason")) or str(event.__doc__).partition("\n")[0]
+                run.wrong(client, told, said)
+        self._take_news(run)
+
+    def check(self, now: float) -> None:
+        """Note what goes wrong by not happening."""
+        for run in self._runs.values():
+            run.check(now)
+            self._take_news(run)
 
     def to_json(self, now: float | None = None) -> dict[str, Any]:
         """Everything, as the page takes it."""
@@ -94,50 +124,84 @@ class Overview:
             "name": self.name,
             "trouble": [dict(vars(trouble)) for trouble in reversed(self.troubles)],
             "unreachable": self.feed_trouble,
+            "awaited": self.awaited,
         }
 
-    def _run(self, source: str, name: str, kind: type[RunFold]) -> RunFold:
-        key = source, f"{kind.__name__} {name}"
+    def _simulation(self, source: str, name: str, told: Told) -> RunFold:
+        key = source, f"simulation {name}"
+        former = self._runs.get(key)
+        begins = told.kind == "started" and not count(told.record.get("round"))
+        if begins and isinstance(former, SimulationFold) and former.round:
+            former.give_way()
+            # it stays to be looked at, under a key that nobody asks for again
+            self._runs[source, f"simulation {name}\n{former.number}"] = self._runs.pop(key)
+        return self._run(source, name, SimulationFold)
+
+    def _run(
+        self, source: str, name: str, kind: type[SimulationFold] | type[FederationFold]
+    ) -> RunFold:
+        key = source, f"{kind.kind} {name}"
         if key not in self._runs:
             sources = {at for at, _ in self._runs}
             # several places may each have a run of that name
             titled = f"{source}: {name}" if source and sources - {source} else name
-            self._runs[key] = kind(text(titled, 1000), self._numbers)
+            taken = {run.name for run in self._runs.values()}
+            titled, again = text(titled, 1000), 1
+            while titled in taken:
+                again += 1
+                titled = f"{text(name, 1000)} ({again})"
+            if kind is SimulationFold:
+                self._runs[key] = SimulationFold(titled, self._numbers, self._allowance, name)
+            else:
+                self._runs[key] = FederationFold(titled, self._numbers)
             self._numbers += 1
-            if len(self._runs) > _RUNS:
-                over = [k for k, run in self._runs.items() if run.is_over] or list(self._runs)
-                del self._runs[over[0]]
+            self._make_room(key)
         return self._runs[key]
 
-    def _note(self, trouble: Trouble) -> None:
-        last = self.troubles[-1] if self.troubles else None
-        if last and (last.client, last.kind, last.text) == (
-            trouble.client,
-            trouble.kind,
-            trouble.text,
-        ):
-            last.times, last.time = last.times + 1, trouble.time
-        else:
-            self.troubles.append(trouble)
-            self.noted += 1
+    def _make_room(self, new: tuple[str, str]) -> None:
+        if len(self._runs) <= _RUNS:
+            return
+        others = [key for key in self._runs if key != new]
+        over = [key for key in others if self._runs[key].is_over(time.time())] or others
+        gone = self._runs.pop(over[0])
+        if isinstance(gone, SimulationFold):
+            gone.tally.forget()
+
+    def _take_news(self, run: RunFold) -> None:
+        for trouble in run.news():
+            last = self.troubles[-1] if self.troubles else None
+            if last and (last.client, last.kind, last.text) == (
+                trouble.client,
+                trouble.kind,
+                trouble.text,
+            ):
+                last.times, last.time = last.times + 1, trouble.time
+            else:
+                self.troubles.append(trouble)
+                self.noted += 1
 
 
-def look(state: Overview, feeds: Sequence[Feed]) -> bool:
+def look(overview: Overview, feeds: Sequence[Feed]) -> bool:
     """Fold in what is new in the feeds; whether there was anything.
 
-    A feed that cannot be read at the moment is no end: the state says so until it can be again.
+    A feed that cannot be read at the moment is no end: the overview says so until it can be again.
     """
-    troubles, heard = [], False
+    troubles, awaited, heard = [], [], False
     for feed in feeds:
+        is_first = id(feed) not in overview.looked
         try:
-            records = feed.poll()
+            # what lay there already happened at its own time, and all else between two looks
+            seen = 0.0 if is_first else time.time()
+            for record in feed.poll():
+                overview.apply(record, feed.name, seen)
+                heard = True
+            overview.looked.add(id(feed))
+        except Awaited as waiting:
+            awaited.append(str(waiting))
         except HublessError as error:
             troubles.append(str(error))
-            continue
-        heard = heard or bool(records)
-        for record in records:
-            state.apply(record, feed.name)
-    said = text("; ".join(troubles), 2000)
-    changed = state.feed_trouble != said
-    state.feed_trouble = said
+    overview.check(time.time())
+    said, waited = text("; ".join(troubles), 2000), text("; ".join(awaited), 2000)
+    changed = (overview.feed_trouble, overview.awaited) != (said, waited)
+    overview.feed_trouble, overview.awaited = said, waited
     return heard or changed

@@ -6,8 +6,7 @@ from collections import OrderedDict
 from collections.abc import Hashable
 from typing import TypeVar
 
-from hubless.watch.feed import Record
-from hubless.watch.fold.run import text
+from hubless.watch.values import Record, text
 
 _MOST = 5000
 

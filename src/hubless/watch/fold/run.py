@@ -1,40 +1,56 @@
-"""A run: how far it is, how its metrics went, and who did what in it."""
+"""What simulations and federations have in common, and how events come to be folded into them."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from hubless.watch.feed import Record, finite
-from hubless.watch.fold.series import CurvePoint, Series
-from hubless.watch.fold.strip import TRAINED, Strip
+from hubless import events
+from hubless.watch.fold.series import CurvePoint, Curves, DecilePoint
+from hubless.watch.values import Record, short, text
 
-MOST_METRICS = 32
 _RECENT = 100
 _SILENT_SECONDS = 60.0
-_SETTINGS = (
-    "model",
-    "recipe",
-    "strategy",
-    "selector",
-    "cohort",
-    "clients",
-    "examples",
-    "engine",
-    "pace",
-    "devices",
-    "seed",
-)
-_MOST_CLIENTS = 50_000_000
-_LARGEST = 10**15
+_TROUBLES = 2000
+_DECILES = 5000
+
+
+@dataclass(frozen=True)
+class Told:
+    """One record: who told it, when, and when whoever looks on saw it appear.
+
+    What `alone` says is believed about its own client and about nobody else.
+    """
+
+    kind: str
+    client: str
+    time: float
+    record: Record
+    seen: float = 0.0
+    alone: bool = False
+
+
+@dataclass
+class Trouble:
+    """Something that went wrong, and how often in a row."""
+
+    time: float
+    run: str
+    client: str
+    kind: str
+    text: str
+    times: int = 1
 
 
 class RunFold(ABC):
-    """What simulations and federations have in common."""
+    """A run: how far it is, how its metrics went, who did what in it, and what went wrong."""
 
     kind: str
+    rest = "everything else"
+    """What takes the time that no phase tells of."""
 
     def __init__(self, name: str, number: int = 0) -> None:
         self.name = name
@@ -45,42 +61,59 @@ class RunFold(ABC):
         self.bytes_down = self.bytes_up = 0
         self.began: float | None = None
         self.updated = 0.0
+        """When it was last heard of, by the clock of whoever looks on if that saw it happen."""
         self.reason = ""
         self.metrics: dict[str, float] = {}
         self.changes = 0
         """Goes up with everything that is heard, so that views know when to look again."""
-        self._lines: dict[tuple[str, str], Series] = {}
+        self.curves: Curves[CurvePoint] = Curves()
+        self.deciles: Curves[DecilePoint] = Curves(_DECILES)
+        self.phases: defaultdict[str, float] = defaultdict(float)
+        """Where the seconds went."""
+        self.staleness: Counter[int] = Counter()
+        self.troubles: Counter[tuple[str, str, str]] = Counter()
+        """How often something went wrong: its kind, whose it was, and what."""
+        self._news: list[Trouble] = []
         self._paces: deque[tuple[float, int]] = deque(maxlen=_RECENT)
-
-    @abstractmethod
-    def apply(
-        self, kind: str, client: str, when: float, record: Record
-    ) -> Iterator[tuple[str, str]]:
-        """Fold in one record; what went wrong, and with which client."""
 
     @abstractmethod
     def counts(self, now: float) -> dict[str, int]:
         """How many clients are in each state."""
 
     @abstractmethod
-    def strip(self) -> dict[str, Any]:
-        """Who did what and when."""
+    def strip(self, now: float) -> dict[str, Any]:
+        """Who did what and when, and how each stands."""
 
-    @property
     @abstractmethod
-    def is_over(self) -> bool:
+    def is_over(self, now: float) -> bool:
         """Whether nothing more is to come."""
 
-    def hear(self, when: float) -> None:
-        """Something was said at this time."""
+    @abstractmethod
+    def check(self, now: float) -> None:
+        """Note what goes wrong by not happening."""
+
+    def hear(self, told: Told) -> None:
+        """Something was said of it."""
         self.changes += 1
-        if when > 0:
-            self.began = when if self.began is None else self.began
-            self.updated = max(self.updated, when)
+        if told.time > 0:
+            self.began = told.time if self.began is None else min(self.began, told.time)
+        self.updated = max(self.updated, told.seen or told.time)
+
+    def note(self, client: str, kind: str, what: str, time: float) -> None:
+        """Something went wrong."""
+        what = text(what, 400)
+        if (kind, client, what) in self.troubles or len(self.troubles) < _TROUBLES:
+            self.troubles[kind, client, what] += 1
+        self._news.append(Trouble(time, self.name, client, kind, what))
+
+    def news(self) -> Iterator[Trouble]:
+        """What went wrong since this was asked for last."""
+        while self._news:
+            yield self._news.pop(0)
 
     def status(self, now: float) -> str:
         """One of `live`, `silent` (for longer than it should be) and `ended`."""
-        if self.is_over:
+        if self.is_over(now):
             return "ended"
         patience = max(_SILENT_SECONDS, 10 * (self.seconds_per_round() or 0.0))
         return "silent" if self.updated and now - self.updated > patience else "live"
@@ -92,23 +125,23 @@ class RunFold(ABC):
         (began, first), (ended, last) = self._paces[0], self._paces[-1]
         return (ended - began) / (last - first) if last > first and ended > began else None
 
-    def left(self) -> float | None:
+    def left(self, now: float) -> float | None:
         """Seconds until the last round, counted from when something was last heard."""
         pace = self.seconds_per_round()
-        if pace is None or self.rounds is None or self.is_over:
+        if pace is None or self.rounds is None or self.is_over(now):
             return None
         return max(0, self.rounds - self.round) * pace
 
     def lines(self) -> dict[str, dict[str, list[CurvePoint]]]:
-        """Points by metric and line: a simulation has one line, a federation one per member."""
-        found: dict[str, dict[str, list[CurvePoint]]] = {}
-        for (metric, line), series in self._lines.items():
-            found.setdefault(metric, {})[line] = series.drawn()
-        return found
+        """What a page draws, by metric and line."""
+        return {
+            metric: {name: shown(series.drawn()) for name, series in lines.items()}
+            for metric, lines in self.curves.lines().items()
+        }
 
     def to_json(self, now: float) -> dict[str, Any]:
         """Everything there is to show of it."""
-        return {**self.summary(now), "lines": self.lines(), "strip": self.strip()}
+        return {**self.summary(now), "lines": self.lines(), "strip": self.strip(now)}
 
     def summary(self, now: float) -> dict[str, Any]:
         """The figures that fit into a line or two."""
@@ -120,7 +153,7 @@ class RunFold(ABC):
             "reason": self.reason,
             "round": self.round,
             "rounds": self.rounds,
-            "left": self.left(),
+            "left": self.left(now),
             "began": self.began,
             "updated": self.updated,
             "bytes_down": self.bytes_down,
@@ -134,152 +167,87 @@ class RunFold(ABC):
         """What the run is made of, in a word each."""
         return {}
 
-    def _draw(self, metric: str, line: str, point: CurvePoint) -> None:
-        metrics = {known for known, _ in self._lines}
-        if metric in metrics or len(metrics) < MOST_METRICS:
-            self._lines.setdefault((metric, line), Series()).put(point)
-
-
-class SimulationFold(RunFold):
-    """A simulated run, as `started`, `trained` and `ended` tell of it."""
-
-    kind = "simulation"
-
-    def __init__(self, name: str, number: int = 0) -> None:
-        super().__init__(name, number)
-        self._settings: Mapping[str, Any] = {}
-        self._seconds = 0.0
-        self._last = {"trained": 0, "late": 0, "skipped": 0}
-        self._seen = bytearray()
-        self._ever = 0
-        self._strip = Strip("round")
-        # where the run was at earlier rounds, for when it goes back to one
-        self._so_far = Series()
+    def time_spent(self) -> Iterator[tuple[str, float]]:
+        """Where the seconds went, by phase; what no phase tells of comes last."""
+        if self.phases:
+            yield from self.phases.items()
+            yield self.rest, max(0.0, self.seconds_in_all() - sum(self.phases.values()))
 
     @property
-    def is_over(self) -> bool:
-        return bool(self.reason)
+    @abstractmethod
+    def clients(self) -> int:
+        """How many there are, as far as it shows."""
 
-    def apply(
-        self, kind: str, client: str, when: float, record: Record
-    ) -> Iterator[tuple[str, str]]:
-        """Fold in one record; what went wrong."""
-        number = whole(record.get("round"))
-        if kind == "started":
-            self._start(number, record)
-        elif kind == "trained":
-            yield from self._train(number, when, record)
-        else:
-            self.reason = text(record.get("reason")) or "complete"
-            self.round = max(self.round, number)
-            if self.reason in ("failed", "interrupted"):
-                yield "", f"the run {self.reason} after {self.round} rounds"
+    @abstractmethod
+    def progress(self) -> int:
+        """How many rounds are done, or updates shared by whoever shared most."""
 
-    def _start(self, number: int, record: Record) -> None:
-        settings = record.get("settings")
-        self._settings = settings if isinstance(settings, Mapping) else {}
-        self.reason = ""
-        self.rounds = whole(self._settings.get("rounds")) or None
-        self._paces.clear()
-        # a run that goes on does the rounds after its last checkpoint once more
-        for series in self._lines.values():
-            series.forget_after(number)
-        before = self._so_far.forget_after(number)
-        self._seconds, self.bytes_down = (before.seconds, before.bytes) if before else (0.0, 0)
-        self.bytes_up = int(before.value) if before else 0
-        self._strip.forget_after(number)
-        self.round = number
-        if number == 0:
-            self._strip, self._lines, self._seen, self.metrics = Strip("round"), {}, bytearray(), {}
-            self._ever = 0
+    @abstractmethod
+    def seconds(self) -> float:
+        """How long it has gone on."""
 
-    def _train(self, number: int, when: float, record: Record) -> Iterator[tuple[str, str]]:
-        cohort = [c for c in items(record.get("cohort")) if type(c) is int and c >= 0]
-        self.round = max(self.round, number)
-        self.reason = ""
-        self._seconds += max(0.0, finite(record.get("seconds")) or 0.0)
-        self.bytes_down += whole(record.get("bytes_down"))
-        self.bytes_up += whole(record.get("bytes_up"))
-        self._paces.append((when, number))
-        down, up = self.bytes_down, self.bytes_up
-        self._so_far.add(CurvePoint(number, self._seconds, down, up))
-        for metric, value in numbers(record.get("metrics")).items():
-            if value is None:
-                yield "", f"{metric} is no finite number in round {number}"
-                continue
-            if metric in self.metrics or len(self.metrics) < MOST_METRICS:
-                self.metrics[metric] = value
-            self._draw(
-                metric, "", CurvePoint(number, short(self._seconds), down + up, short(value))
-            )
-        self._last = {
-            "trained": len(cohort),
-            "late": whole(record.get("dropped")),
-            "skipped": whole(record.get("skipped")),
-        }
-        for client in cohort:
-            self._see(client)
-            self._strip.mark(str(client), number, TRAINED)
+    @abstractmethod
+    def ended(self, now: float) -> str:
+        """How it ended, in a word or two, or that it has not."""
 
-    def _see(self, client: int) -> None:
-        """Count those who ever trained, at a byte for each client there is."""
-        if client < _MOST_CLIENTS:
-            if client >= len(self._seen):
-                self._seen.extend(bytes(client + 1 - len(self._seen)))
-            self._ever += not self._seen[client]
-            self._seen[client] = 1
+    def seconds_in_all(self) -> float:
+        """Seconds that all of it took so far."""
+        return 0.0
 
-    def counts(self, now: float) -> dict[str, int]:
-        """Of the last round: who trained, came too late or had nothing, and all the others."""
-        idle = max(0, self._clients() - sum(self._last.values()))
-        return {**{state: n for state, n in self._last.items() if n}, "idle": idle}
+    def shortfalls(self) -> Iterator[tuple[str, str, int]]:
+        """What went wrong without an event of its own: its kind, what it was, how often."""
+        yield from ()
 
-    def strip(self) -> dict[str, Any]:
-        """Who trained in which rounds."""
-        return self._strip.to_json(self._clients())
-
-    def facts(self) -> dict[str, str]:
-        """The settings that matter, and how many of the clients ever trained."""
-        known = {name: self._settings.get(name) for name in _SETTINGS}
-        found = {name: text(value, 200) for name, value in known.items() if value is not None}
-        if self._ever and self._clients():
-            found["ever trained"] = f"{self._ever:,} of {self._clients():,} clients"
-        return found
-
-    def _clients(self) -> int:
-        return max(whole(self._settings.get("clients")), self._ever)
+    def pace(self, time: float) -> None:
+        """Another round is done."""
+        self._paces.append((time, self.round))
 
 
-def text(value: object, most: int = 100) -> str:
-    """Text of bounded length that any page can hold, whatever it was.
+def shown(points: Sequence[CurvePoint]) -> list[CurvePoint]:
+    """Points with as many digits as anybody can see."""
+    return [p._replace(seconds=short(p.seconds), value=short(p.value)) for p in points]
 
-    >>> text("site-a"), text(None), text(7), text(chr(0xD800)), len(text("x" * 1000))
-    ('site-a', '', '7', '?', 100)
+
+_Fold = TypeVar("_Fold", bound=RunFold)
+_HANDLERS: dict[str, Callable[[Any, Told], None]] = {}
+
+
+def handles(
+    kind: str,
+) -> Callable[[Callable[[_Fold, Told], None]], Callable[[_Fold, Told], None]]:
+    """Have a function fold in the events of one kind. That is all that a new kind needs.
+
+    An event without one is heard of all the same, and one of level WARNING is shown as what went
+    wrong, by its `reason` or by what its class says of itself.
     """
-    if value is None:
-        return ""
-    said = str(value).encode("utf-8", "replace").decode()
-    return said if len(said) <= most else f"{said[: most - 1]}…"
+
+    def register(handler: Callable[[_Fold, Told], None]) -> Callable[[_Fold, Told], None]:
+        _HANDLERS[kind] = handler
+        return handler
+
+    return register
 
 
-def whole(value: object) -> int:
-    """A count that is not negative, or 0."""
-    number = finite(value)
-    return min(_LARGEST, max(0, int(number))) if number is not None else 0
+def handler_of(kind: str) -> Callable[[Any, Told], None] | None:
+    """What folds in events of this kind, if they need something of their own."""
+    return _HANDLERS.get(kind)
 
 
-def items(value: object) -> Sequence[Any]:
-    """A list, or none."""
-    return value if isinstance(value, list) else []
+def kinds() -> dict[str, type[events.Event]]:
+    """All kinds of events there are, found by looking.
+
+    >>> kinds()["refused"].__name__
+    'RefusedUpdate'
+    """
+    found: dict[str, type[events.Event]] = {}
+    classes = list(events.Event.__subclasses__())
+    while classes:
+        kind = classes.pop()
+        classes += kind.__subclasses__()
+        found[object.__new__(kind).kind] = kind
+    return found
 
 
-def numbers(value: object) -> dict[str, float | None]:
-    """Metrics by name; None where one is no finite number."""
-    if not isinstance(value, Mapping):
-        return {}
-    return {text(name): finite(number) for name, number in list(value.items())[:MOST_METRICS]}
-
-
-def short(value: float) -> float:
-    """A number in as many digits as anybody can see."""
-    return float(f"{value:.6g}")
+def is_of_simulation(kind: type[events.Event]) -> bool:
+    """Whether an event is of a run of its own, and not of a member: such have a default name."""
+    return kind.__dataclass_fields__["client"].default == "simulation"

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Any, Literal
 
-TRAINED, WAITED, LATE, REFUSED, SKIPPED, OFFLINE = (1 << bit for bit in range(6))
+TRAINED, WAITED, LATE, REFUSED, SKIPPED, OFFLINE, WRONG = (1 << bit for bit in range(7))
 MARKS = {
     "trained": TRAINED,
     "waited": WAITED,
@@ -15,6 +15,7 @@ MARKS = {
     "refused": REFUSED,
     "skipped": SKIPPED,
     "offline": OFFLINE,
+    "wrong": WRONG,
 }
 """What a client can have done, each a bit: a cell holds everything that falls into it."""
 

@@ -30,7 +30,7 @@ class Publisher:
         self.viewers = 0
         self._sections: dict[str, tuple[int, Any]] = {}
         self._gone: dict[str, int] = {}
-        self._drawn: dict[int, int] = {}
+        self._drawn: dict[int, tuple[int, dict[str, int]]] = {}
         self._whole: dict[str, Any] = {}
         self._changed = asyncio.Event()
         self._wanted = asyncio.Event()
@@ -106,9 +106,11 @@ class Publisher:
         sections: dict[str, Any] = {"top": self.state.summary()}
         for run in self.state.runs:
             sections[f"{run.number}/summary"] = run.summary(now)
-            if self._drawn.get(run.number) != run.changes:
-                self._drawn[run.number] = run.changes
-                sections |= _drawings(run)
+            # what a row says of a member changes, too, by nothing being heard of it
+            news = run.changes, run.counts(now)
+            if self._drawn.get(run.number) != news:
+                self._drawn[run.number] = news
+                sections |= _drawings(run, now)
         return sections
 
     def _publish(self, sections: dict[str, Any]) -> None:
@@ -128,9 +130,9 @@ class Publisher:
         changed.set()
 
 
-def _drawings(run: RunFold) -> dict[str, Any]:
+def _drawings(run: RunFold, now: float) -> dict[str, Any]:
     lines = {f"{run.number}/lines/{metric}": line for metric, line in run.lines().items()}
-    return {**lines, f"{run.number}/strip": run.strip()}
+    return {**lines, f"{run.number}/strip": run.strip(now)}
 
 
 def _is_gone(path: str, sections: dict[str, Any]) -> bool:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from hubless.errors import HublessError
 from hubless.watch.feed import Feed
 from hubless.watch.fold.federation import ALL
-from hubless.watch.fold.overview import Overview, Trouble, look
-from hubless.watch.fold.run import RunFold
+from hubless.watch.fold.overview import Overview, look
+from hubless.watch.fold.run import RunFold, Trouble
 
 if TYPE_CHECKING:
     from rich.console import Console, Group, RenderableType
@@ -29,6 +29,8 @@ _STYLES = {
     "late": "yellow",
     "refused": "bold red",
     "offline": "magenta",
+    "silent": "bold yellow",
+    "restarted": "cyan",
     "skipped": "dim",
     "idle": "dim",
     "left": "dim",
@@ -58,13 +60,13 @@ def watch_terminal(
             while True:
                 look(state, feeds)
                 show.update(state)
-                if once or (state.is_over and not stay):
+                if once or (state.is_over(time.time()) and not stay):
                     break
                 time.sleep(interval)
     except KeyboardInterrupt:
         return 0
-    if once and state.feed_trouble:
-        raise HublessError(state.feed_trouble)
+    if once and (state.feed_trouble or state.awaited):
+        raise HublessError(state.feed_trouble or state.awaited)
     return int(any(run.reason == "failed" for run in state.runs))
 
 
@@ -72,9 +74,9 @@ class _Lines:
     """A line whenever something changed, for logs and pipes."""
 
     def __init__(self) -> None:
-        self._said: dict[int, tuple[int, str]] = {}
+        self._said: dict[int, tuple[int, str, dict[str, int]]] = {}
         self._told = 0
-        self._unreachable = ""
+        self._unreachable = self._awaited = ""
 
     def __enter__(self) -> _Lines:
         return self
@@ -86,15 +88,19 @@ class _Lines:
         """Print what is new."""
         for run in state.runs:
             # the time that is left goes by itself, and is no news
-            news = run.changes, run.status(time.time())
+            now = time.time()
+            news = run.changes, run.status(now), run.counts(now)
             if self._said.get(run.number) != news:
                 self._said[run.number] = news
-                print(printable(sentence(run, time.time())), flush=True)
+                print(printable(sentence(run, now)), flush=True)
         for trouble in list(state.troubles)[self._old(state) :]:
             print(f"  {printable(told(trouble))}", flush=True)
         if state.feed_trouble not in ("", self._unreachable):
             print(f"  {printable(state.feed_trouble)}", flush=True)
         self._unreachable = state.feed_trouble
+        if state.awaited not in ("", self._awaited):
+            print(f"waiting: {printable(state.awaited)}", flush=True)
+        self._awaited = state.awaited
 
     def _old(self, state: Overview) -> int:
         """How many of the troubles that are kept have been told."""
@@ -140,12 +146,13 @@ def picture(state: Overview, now: float) -> Group:
     from rich.text import Text
 
     # what still goes on comes first: a terminal is only so high
-    runs = sorted(state.runs, key=lambda run: run.is_over)
+    runs = sorted(state.runs, key=lambda run: run.is_over(now))
     parts: list[RenderableType] = [Text(printable(state.name), style="bold")]
     for run in runs:
         parts += [Text(""), _head(run, now), *_bar(run), *_metrics(run), _clients(run, now)]
     if not runs:
-        parts.append(Text("nothing has been said yet", style="dim"))
+        waiting = f"waiting: {printable(state.awaited)}" if state.awaited else ""
+        parts.append(Text(waiting or "nothing has been said yet", style="dim"))
     if state.troubles:
         parts.append(Text(""))
         for trouble in list(state.troubles)[-_TROUBLES:]:

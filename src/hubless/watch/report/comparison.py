@@ -7,8 +7,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from hubless.watch.report.sources import Simulated, mapping, said, whole
+from hubless.watch.fold.federation import ALL, FederationFold
+from hubless.watch.fold.simulation import SimulationFold
 from hubless.watch.report.tables import Tables
+from hubless.watch.values import mapping, text
 
 if TYPE_CHECKING:
     import polars
@@ -59,22 +61,37 @@ def lower_is_better(metric: str) -> bool:
     return bool(_LOWER.search(metric))
 
 
-def compare(tables: Tables, simulations: Sequence[Simulated]) -> Comparison:
+def compare(
+    tables: Tables,
+    simulations: Sequence[SimulationFold],
+    federations: Sequence[FederationFold] = (),
+    now: float = 0.0,
+) -> Comparison:
     """Sum up every run in the tables."""
     metric = main_metric(tables)
-    by_name = {run.name: run for run in simulations}
     frames = {
         str(key[0]): frame for key, frame in tables.rounds.partition_by("run", as_dict=True).items()
     }
     curves = {name: _curve(frame, metric) for name, frame in frames.items()}
     target = _target(metric, list(curves.values()))
-    names = list(dict.fromkeys([*by_name, *frames, *tables.members["run"].to_list()]))
-    found = [
-        _summed_up(
-            name, frames.get(name), curves.get(name, []), by_name.get(name), tables, metric, target
+    found = []
+    for run in (*simulations, *federations):
+        curve = curves.get(run.name, [])
+        final = _finals(frames.get(run.name), tables.metrics)
+        found.append(
+            Summary(
+                run=run.name,
+                rounds=run.progress(),
+                planned=run.rounds,
+                clients=run.clients or None,
+                seconds=run.seconds(),
+                bytes=run.bytes_up + run.bytes_down,
+                final=final,
+                best=_best(curve, metric),
+                reached=_reached(curve, metric, target),
+                ended=run.ended(now),
+            )
         )
-        for name in names
-    ]
     return Comparison(found, metric, target)
 
 
@@ -91,12 +108,10 @@ def main_metric(tables: Tables) -> str | None:
 
 
 def _curve(frame: polars.DataFrame, metric: str | None) -> list[tuple[int, float]]:
-    """A metric by round; a federation's is the mean of those who shared that many updates."""
+    """A metric by round; a federation's is what its members' newest come to together."""
     if metric is None:
         return []
-    import polars as pl
-
-    known = frame.drop_nulls(metric).group_by("round").agg(pl.col(metric).mean()).sort("round")
+    known = _of_all(frame).drop_nulls(metric).sort("round")
     return [(int(at), value) for at, value in zip(known["round"], known[metric], strict=True)]
 
 
@@ -110,53 +125,36 @@ def _target(metric: str | None, curves: Sequence[Sequence[tuple[int, float]]]) -
     return max(bests) if lower else min(bests)
 
 
-def _summed_up(
-    name: str,
-    frame: polars.DataFrame | None,
-    curve: Sequence[tuple[int, float]],
-    run: Simulated | None,
-    tables: Tables,
-    metric: str | None,
-    target: float | None,
-) -> Summary:
+def _best(curve: Sequence[tuple[int, float]], metric: str | None) -> tuple[float, int] | None:
     lower = metric is not None and lower_is_better(metric)
     best = min(curve, key=lambda at: at[1] if lower else -at[1], default=None)
-    reached = None
-    if target is not None:
-        reached = next((at for at, v in curve if (v <= target if lower else v >= target)), None)
-    members = tables.members.filter(tables.members["run"] == name)
-    settings = run.settings if run else {}
-    total = sum(members["sent"]) + sum(members["received"].drop_nulls())
-    return Summary(
-        run=name,
-        rounds=int(_most(frame, "round")),
-        planned=whole(settings.get("rounds")),
-        clients=whole(settings.get("clients")) if run else len(members),
-        seconds=_most(frame, "elapsed"),
-        bytes=_most(frame, "bytes") if run else total,
-        final=_finals(frame, tables.metrics),
-        best=None if best is None else (best[1], best[0]),
-        reached=reached,
-        ended=(run.ended or "not ended") if run else "",
-    )
+    return None if best is None else (best[1], best[0])
 
 
-def _most(frame: polars.DataFrame | None, column: str) -> float:
-    most = None if frame is None else frame[column].max()
-    return most if isinstance(most, float) else 0.0
+def _reached(
+    curve: Sequence[tuple[int, float]], metric: str | None, target: float | None
+) -> int | None:
+    if metric is None or target is None:
+        return None
+    lower = lower_is_better(metric)
+    return next((at for at, v in curve if (v <= target if lower else v >= target)), None)
+
+
+def _of_all(frame: polars.DataFrame) -> polars.DataFrame:
+    """The rows of a simulation, or of a federation's members together."""
+    return frame.filter(frame["client"].is_null() | (frame["client"] == ALL))
 
 
 def _finals(frame: polars.DataFrame | None, metrics: Sequence[str]) -> dict[str, float]:
-    """The last value of each metric; the mean over members where there are several."""
+    """The last value of each metric."""
     found: dict[str, float] = {}
     for metric in metrics:
-        if frame is not None and len(known := frame.drop_nulls(metric)):
-            last = known.sort("round").group_by("client").last()
-            found[metric] = sum(last[metric]) / len(last)
+        if frame is not None and len(known := _of_all(frame).drop_nulls(metric)):
+            found[metric] = float(known.sort("round")[metric][-1])
     return found
 
 
-def sentences(found: Comparison, simulations: Sequence[Simulated]) -> list[str]:
+def sentences(found: Comparison, simulations: Sequence[SimulationFold]) -> list[str]:
     """What was found, in plain words."""
     told = [run for run in found.runs if found.metric in run.final]
     said_ = []
@@ -177,11 +175,11 @@ def sentences(found: Comparison, simulations: Sequence[Simulated]) -> list[str]:
 
 def _alone(found: Comparison, run: Summary) -> str:
     metric = str(found.metric)
-    text = f"After {counted(run.rounds, 'round')} {metric} is {figure(run.final[metric])}"
+    said = f"After {counted(run.rounds, 'round')} {metric} is {figure(run.final[metric])}"
     if run.best is not None and run.best[1] != run.rounds:
         extreme = "lowest" if found.lower else "highest"
-        text += f"; it was {extreme} in round {run.best[1]}, at {figure(run.best[0])}"
-    return f"{text}."
+        said += f"; it was {extreme} in round {run.best[1]}, at {figure(run.best[0])}"
+    return f"{said}."
 
 
 def _compared(found: Comparison, told: Sequence[Summary]) -> list[str]:
@@ -212,31 +210,31 @@ def _compared(found: Comparison, told: Sequence[Summary]) -> list[str]:
     return said_
 
 
-def _unfinished(run: Simulated, summary: Summary) -> str:
+def _unfinished(run: SimulationFold, summary: Summary) -> str:
     of = f" of {summary.planned}" if summary.planned else ""
-    if run.ended is None:
+    if not run.reason:
         name, done = quoted(run.name), f"{summary.rounds}{of} rounds"
         return f"{name} has not ended, or was killed: {done} are told of."
-    if run.ended in ("complete", "stopped"):
+    if run.reason in ("complete", "stopped"):
         return ""
-    return f"{quoted(run.name)} {_how(run.ended)} after round {summary.rounds}{of}."
+    return f"{quoted(run.name)} {_how(run.reason)} after round {summary.rounds}{of}."
 
 
 def _how(reason: str) -> str:
     return {"failed": "failed", "interrupted": "was interrupted"}.get(reason, f"ended ({reason})")
 
 
-def settings_of(run: Simulated) -> dict[str, str]:
+def settings_of(run: SimulationFold) -> dict[str, str]:
     """What a run is made of, as pairs of texts."""
-    found = {name: said(v, 400) for name, v in run.settings.items() if name not in _NOT_SETTINGS}
+    found = {name: text(v, 400) for name, v in run.settings.items() if name not in _NOT_SETTINGS}
     for group in ("engine", "versions"):
         told = mapping(run.settings.get(group))
-        found |= {f"{said(name, 40)} ({group})": said(v, 100) for name, v in told.items()}
+        found |= {f"{text(name, 40)} ({group})": text(v, 100) for name, v in told.items()}
     if "rounds" in run.settings:
-        found["rounds"] = said(run.settings["rounds"], 40)
+        found["rounds"] = text(run.settings["rounds"], 40)
     if "model" in run.settings:
-        found["model"] = said(run.settings["model"], 2000)
-    return {said(name, 60): value for name, value in list(found.items())[:200]}
+        found["model"] = text(run.settings["model"], 2000)
+    return {text(name, 60): value for name, value in list(found.items())[:200]}
 
 
 def differences(settings: Mapping[str, Mapping[str, str]]) -> list[str]:

@@ -5,6 +5,7 @@ Needs polars, altair and vl-convert-python, the extra `report`.
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -24,8 +25,9 @@ from hubless.watch.report.comparison import (
     sentences,
     settings_of,
 )
-from hubless.watch.report.sources import Found, Studied, read_sources, said
+from hubless.watch.report.sources import Found, Studied, read_sources
 from hubless.watch.report.tables import Tables, tables_of
+from hubless.watch.values import text
 from hubless.whole import write_whole
 
 if TYPE_CHECKING:
@@ -69,9 +71,10 @@ def write_report(
     if out.is_dir():
         out = out / "report.html"
     found = read_sources(sources, endpoint=endpoint, options=options)
-    tables = tables_of(found.simulations, found.federations)
+    now = time.time()
+    tables = tables_of(found.simulations, found.federations, now)
     charts = sheet.Charts()
-    sections = _sections(found, tables, charts)
+    sections = _sections(found, tables, charts, now)
     names = found.names
     more = f" and {len(names) - 4} more" if len(names) > 5 else ""
     title = title or (f"{', '.join(names[:4])}{more}" if more else joined(names))
@@ -88,10 +91,10 @@ def write_report(
     return out
 
 
-def _sections(found: Found, tables: Tables, charts: sheet.Charts) -> list[str]:
+def _sections(found: Found, tables: Tables, charts: sheet.Charts, now: float) -> list[str]:
     sections = []
     if found.simulations or found.federations:
-        summed = compare(tables, found.simulations)
+        summed = compare(tables, found.simulations, found.federations, now)
         sections = [
             _summary(summed, found),
             _metrics(tables, summed, charts),
@@ -117,7 +120,7 @@ def _summary(summed: Comparison, found: Found) -> str:
         extreme = "lowest" if summed.lower else "highest"
         head += [f"{metric}, at the end", f"{metric}, {extreme}"]
         head += [f"rounds to {figure(summed.target)}"] if summed.target is not None else []
-    head += [*others, "time", "bytes"] + ["ended"] * bool(found.simulations)
+    head += [*others, "time", "bytes", "ended"]
     rows = []
     for run in summed.runs:
         of = f" of {run.planned:,}" if run.planned and run.planned != run.rounds else ""
@@ -128,19 +131,18 @@ def _summary(summed: Comparison, found: Found) -> str:
             if summed.target is not None:
                 row.append("" if run.reached is None else f"{run.reached:,}")
         row += [figure(run.final.get(name)) for name in others]
-        row += [_span(run.seconds), size(run.bytes)] + [run.ended] * bool(found.simulations)
+        row += [_span(run.seconds), size(run.bytes), run.ended]
         rows.append(row)
     notes = []
     if found.federations:
         notes.append(
-            "A federation's metrics are the mean over its members, each of its own newest update, "
-            "and its rounds the most updates of a member. Members in rounds say what they send and "
-            "not what they receive."
+            "A federation's metrics are the mean over its members, weighted by their examples, "
+            "each of its own newest update; where nobody waits, its rounds are the most updates "
+            "of a member. Updates and bytes are all there ever were, as members said or as numbers "
+            "in keys tell. A store shows what was sent, and not what was received."
         )
     told = sheet.paragraph(" ".join(sentences(summed, found.simulations)), "found")
-    shown = sheet.table(
-        head, rows[:_MOST_ROWS], texts=[head.index("ended")] if "ended" in head else []
-    )
+    shown = sheet.table(head, rows[:_MOST_ROWS], texts=[head.index("ended")])
     return f"<section>{told}{shown}{sheet.paragraph(' '.join(notes), 'quiet')}</section>"
 
 
@@ -227,6 +229,7 @@ def _members(tables: Tables, found: Found, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import member_updates
 
     parts = []
+    counted_ = ("skipped", "late", "refused", "offline", "other troubles")
     for federation in found.federations:
         of_it = tables.members.filter(tables.members["run"] == federation.name)
         rows = [
@@ -237,14 +240,14 @@ def _members(tables: Tables, found: Found, charts: sheet.Charts) -> str:
                 "" if row["examples"] is None else f"{row['examples']:,.0f}",
                 size(row["sent"]),
                 "" if row["received"] is None else size(row["received"]),
-                *(f"{row[kind]:,.0f}" for kind in ("skipped", "late", "refused", "offline")),
+                *(f"{row[kind]:,.0f}" for kind in counted_),
                 f"{row['lives']:,.0f}",
-                "left" if row["left"] else "",
+                row["status"],
             ]
             for row in of_it.iter_rows(named=True)
         ]
-        head = ["member", "updates", "in rounds", "examples", "sent", "received", "skipped"]
-        head += ["late", "refused", "offline", "times joined", "at the end"]
+        head = ["member", "updates", "in rounds", "examples", "sent", "received", *counted_]
+        head += ["times joined", "now"]
         name = f"Members of {federation.name}"
         shown = sheet.table(head, rows[:_MOST_ROWS], texts=[len(head) - 1])
         drawn = charts.cards([member_updates(tables.members, federation.name)])
@@ -265,8 +268,8 @@ def _staleness(tables: Tables, charts: sheet.Charts) -> str:
         mean = sum(behind * times for behind, times in counts.items()) / total
         told.append(f"{figure(mean)} on average and {max(counts):,} at most in {quoted(name)}")
     drawing = histogram(shares, "staleness", "Staleness", "versions behind", "share of updates (%)")
-    text = "How many versions had passed since the params an update started from: "
-    said_ = sheet.paragraph(f"{text}{joined(told)}." if told else "")
+    what = "How many versions had passed since the params an update started from: "
+    said_ = sheet.paragraph(f"{what}{joined(told)}." if told else "")
     return sheet.section("Staleness", said_, charts.cards([drawing]))
 
 
@@ -320,7 +323,7 @@ def _settings(found: Found) -> str:
     parts.append(shown if len(told) == 1 else sheet.folded("What is the same in all runs", shown))
     commands: dict[str, list[str]] = {}
     for run in found.simulations:
-        if command := said(run.settings.get("command"), 2000):
+        if command := text(run.settings.get("command"), 2000):
             commands.setdefault(command, []).append(run.name)
     for command, runs in commands.items():
         again = f"{joined([quoted(run) for run in runs])} again, from the same folder and data:"
@@ -337,7 +340,7 @@ def _study(study: Studied) -> str:
         if any(isinstance(row.get(name), str) for row in study.rows)
     ]
     rows = [[_cell(row.get(name)) for name in columns] for row in study.rows[: 5 * _MOST_ROWS]]
-    shown = sheet.table([said(name, 60) for name in columns], rows, texts=texts)
+    shown = sheet.table([text(name, 60) for name in columns], rows, texts=texts)
     figures = "".join(sheet.image(path, path.stem.replace("-", " ")) for path in study.figures)
     told = f"{counted(len(study.rows), 'row')} of results."
     more = f"The study's own page is {study.page.name}, in its folder." if study.page else ""
@@ -351,7 +354,7 @@ def _study(study: Studied) -> str:
 
 
 def _cell(value: object) -> str:
-    return figure(value) if isinstance(value, float) else said(value, 200)
+    return figure(value) if isinstance(value, float) else text(value, 200)
 
 
 def _span(seconds: float) -> str:

@@ -1,7 +1,4 @@
-"""What a report is made from: records put together into simulations, federations and studies.
-
-Records are untrusted: whatever is not what it should be is passed over.
-"""
+"""What a report is made from: sources folded into simulations, federations and studies."""
 
 from __future__ import annotations
 
@@ -13,70 +10,14 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from hubless.errors import DataError
-from hubless.watch.feed import (
-    OF_MEMBERS,
-    OF_SIMULATIONS,
-    Record,
-    finite,
-    open_feed,
-    parse_lines,
-    time_of,
-)
-from hubless.watch.fold.places import Places
+from hubless.watch.feed import FilesFeed, open_feed
+from hubless.watch.fold.federation import FederationFold
+from hubless.watch.fold.overview import Overview
+from hubless.watch.fold.simulation import SimulationFold
+from hubless.watch.values import Record, text
 
-_LARGEST = 2**53
-
-
-@dataclass
-class Simulated:
-    """One simulation: its settings, its rounds by number, and how it ended.
-
-    `elapsed` has for each round the seconds since the start, without the time between a run that
-    was killed and the one that went on with it.
-    """
-
-    name: str
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    rounds: dict[int, Record] = field(default_factory=dict)
-    elapsed: dict[int, float] = field(default_factory=dict)
-    ended: str | None = None
-    resumed: int = 0
-    _since: float | None = None
-
-    def start(self, record: Record) -> None:
-        """Take a `started` record: of the run itself, or of who goes on with it."""
-        at = whole(record.get("round")) or 0
-        # what was done after the last checkpoint is done again
-        self.rounds = {number: row for number, row in self.rounds.items() if number <= at}
-        self.elapsed = {number: took for number, took in self.elapsed.items() if number <= at}
-        settings = record.get("settings")
-        if isinstance(settings, dict):
-            self.settings = settings
-        began = finite(record.get("time"))
-        self._since = None if began is None else began - max(self.elapsed.values(), default=0.0)
-        self.resumed += bool(at)
-        self.ended = None
-
-    def add(self, record: Record) -> None:
-        """Take a `trained` record."""
-        number = whole(record.get("round"))
-        if number is None or number < 0:
-            return
-        self.rounds[number] = record
-        seconds, now = finite(record.get("seconds")) or 0.0, finite(record.get("time"))
-        if self._since is None and now is not None:
-            self._since = now - seconds
-        before = max(self.elapsed.values(), default=0.0) if now is None else 0.0
-        took = before + seconds if now is None else now - (self._since or 0.0)
-        self.elapsed[number] = max(took, 0.0)
-
-
-@dataclass
-class Federated:
-    """One federation: what its members said, or what its folder shows of them."""
-
-    name: str
-    records: list[Record] = field(default_factory=list)
+_ROWS = 20_000
+_LINE = 16 << 20
 
 
 @dataclass
@@ -93,8 +34,8 @@ class Studied:
 class Found:
     """Everything that was found in the sources of a report."""
 
-    simulations: list[Simulated] = field(default_factory=list)
-    federations: list[Federated] = field(default_factory=list)
+    simulations: list[SimulationFold] = field(default_factory=list)
+    federations: list[FederationFold] = field(default_factory=list)
     studies: list[Studied] = field(default_factory=list)
 
     @property
@@ -113,21 +54,21 @@ def read_sources(
     """Read files of events, folders of them, studies and federations; names are made unique."""
     found = Found()
     for source in sources:
-        text = str(source)
-        scheme, separator, _ = text.partition("://")
+        named = str(source)
+        scheme, separator, _ = named.partition("://")
         if not separator or scheme == "file":
-            path = Path(unquote(urlsplit(text).path) if separator else text).expanduser()
+            path = Path(unquote(urlsplit(named).path) if separator else named).expanduser()
             if path.is_file():
-                _sort(_lines(path), _name_of(path), found)
+                _take(FilesFeed(path).poll(), _name_of(path), found)
                 continue
             if path.is_dir() and not (path / "federation.json").is_file():
                 if (study := _study(path)) is not None:
                     found.studies.append(study)
-                if paths := sorted(path.glob("*.jsonl")):
+                if paths := FilesFeed(path).paths():
                     _of_folder(path, paths, found)
                     continue
         feed = open_feed(source, endpoint=endpoint, options=options)
-        _sort(feed.poll(), _last_part(text), found)
+        _take(feed.poll(), _last_part(named), found)
     _make_unique([*found.simulations, *found.federations])
     if not (found.simulations or found.federations or found.studies):
         told = ", ".join(str(source) for source in sources) or "nothing"
@@ -141,59 +82,34 @@ def read_sources(
 
 def _of_folder(folder: Path, paths: Sequence[Path], found: Found) -> None:
     """Each file has simulations of its own, but members that meet write a file each."""
-    members: list[Record] = []
     for path in paths:
         apart = Found()
-        _sort(_lines(path), _name_of(path, alone=len(paths) == 1), apart)
+        _take(FilesFeed(path).poll(), _name_of(path, alone=len(paths) == 1), apart)
         found.simulations += apart.simulations
-        members += [record for meeting in apart.federations for record in meeting.records]
-    if members:
-        found.federations += _meetings(sorted(members, key=time_of), folder.resolve().name)
+    together = Found()
+    _take(FilesFeed(folder).poll(), text(folder.resolve().name, 80), together)
+    found.federations += together.federations
 
 
-def _lines(path: Path) -> Iterator[Record]:
-    with open(path, "rb") as file:
-        for line in file:
-            yield from parse_lines([line])
-
-
-def _sort(records: Iterable[Record], name: str, found: Found) -> None:
-    """Give every record to the simulation or federation it is of."""
-    runs: dict[str, Simulated] = {}
-    members: list[Record] = []
+def _take(records: Iterable[Record], name: str, found: Found) -> None:
+    """Fold records into runs; those without a name of their own are called by their source."""
+    overview = Overview()
     for record in records:
-        kind = record.get("event")
-        if kind in OF_MEMBERS:
-            members.append(record)
-        elif kind in OF_SIMULATIONS:
-            client = said(record.get("client"), 80) or "simulation"
-            run = runs.get(client)
-            if run is None or (kind == "started" and not whole(record.get("round"))):
-                # an unnamed run is better known by its file
-                run = runs[client] = Simulated(name if client == "simulation" else client)
-                found.simulations.append(run)
-            if kind == "started":
-                run.start(record)
-            elif kind == "trained":
-                run.add(record)
-            else:
-                run.ended = said(record.get("reason"), 40)
-    found.federations += _meetings(members, name)
-
-
-def _meetings(records: Sequence[Record], name: str) -> list[Federated]:
-    """What members said, by the federation it was said in."""
-    places, found = Places(), dict[int, Federated]()
-    for record in records:
-        found.setdefault(places.of(record), Federated(name)).records.append(record)
-    return list(found.values())
+        overview.apply(record)
+    for run in overview.simulations:
+        # an unnamed run is better known by its file
+        named = run.client == "simulation"
+        run.name = name if named else run.client
+    for meeting in overview.federations:
+        meeting.name = name
+    found.simulations += overview.simulations
+    found.federations += overview.federations
 
 
 def _study(folder: Path) -> Studied | None:
     """What a study has kept in a folder: cells with rows, or arms with a curve."""
-    path = folder / "results.jsonl"
     rows: list[dict[str, Any]] = []
-    for line in path.read_bytes().splitlines() if path.is_file() else ():
+    for line in _lines(folder / "results.jsonl"):
         try:
             record = json.loads(line)
         except (ValueError, RecursionError):
@@ -206,14 +122,24 @@ def _study(folder: Path) -> Studied | None:
         elif isinstance(curve := record.get("curve"), list) and curve:
             plain = {key: record.get(key) for key in ("arm", "repetition")}
             rows.append({**plain, "last of its curve": curve[-1], "epochs": len(curve)})
+        if len(rows) > _ROWS:
+            break
     if not rows:
         return None
     page = folder / "figures.html"
     figures = sorted(folder.glob("figure-*.svg"))
-    return Studied(folder.resolve().name, rows, figures, page if page.is_file() else None)
+    return Studied(folder.resolve().name, rows[:_ROWS], figures, page if page.is_file() else None)
 
 
-def _make_unique(items: Sequence[Simulated | Federated]) -> None:
+def _lines(path: Path) -> Iterator[bytes]:
+    if not path.is_file():
+        return
+    with open(path, "rb") as file:
+        while line := file.readline(_LINE):
+            yield line
+
+
+def _make_unique(items: Sequence[SimulationFold | FederationFold]) -> None:
     taken: set[str] = set()
     for item in items:
         name, number = item.name, 1
@@ -230,7 +156,7 @@ def _name_of(path: Path, *, alone: bool = False) -> str:
     ('a', 'b')
     """
     folder = path.resolve().parent.name
-    return said(folder if folder and (alone or path.stem == "events") else path.stem, 80)
+    return text(folder if folder and (alone or path.stem == "events") else path.stem, 80)
 
 
 def _last_part(source: str) -> str:
@@ -239,40 +165,4 @@ def _last_part(source: str) -> str:
     >>> _last_part("s3://bucket/run1/"), _last_part("runs/a.jsonl")
     ('run1', 'a.jsonl')
     """
-    return said(source.rstrip("/").rpartition("/")[2] or source, 80)
-
-
-def said(value: object, most: int = 200) -> str:
-    """A value as text of bounded length that any file can hold.
-
-    >>> said("site-a"), said(None), said({"b": 1}), said("x" * 9, 5)
-    ('site-a', '', '{"b": 1}', 'xxxx…')
-    """
-    if value is None:
-        return ""
-    if isinstance(value, (dict, list)):
-        value = json.dumps(value, ensure_ascii=False)
-    text = str(value).encode("utf-8", "replace").decode()
-    return text if len(text) <= most else f"{text[: most - 1]}…"
-
-
-def whole(value: object) -> int | None:
-    """A whole number that a table can hold, or None.
-
-    >>> whole(3), whole(3.0), whole(3.5), whole("3"), whole(10**30)
-    (3, 3, None, None, None)
-    """
-    number = finite(value)
-    if number is None or number != int(number) or abs(number) >= _LARGEST:
-        return None
-    return int(number)
-
-
-def mapping(value: object) -> Mapping[str, Any]:
-    """A mapping, or an empty one for whatever stands in its place."""
-    return value if isinstance(value, dict) else {}
-
-
-def sequence(value: object) -> Sequence[Any]:
-    """A list, or an empty one for whatever stands in its place."""
-    return value if isinstance(value, list) else []
+    return text(source.rstrip("/").rpartition("/")[2] or source, 80)

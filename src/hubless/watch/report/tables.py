@@ -1,8 +1,8 @@
-"""What runs said, as tables: rounds, participation, deciles, staleness, time, labels, troubles."""
+"""What runs came to, as tables of rounds, participation, deciles, staleness, time and so on."""
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,27 +11,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubless.data.index import tenths
-from hubless.watch.feed import Record, finite
-from hubless.watch.report.meetings import Meeting
-from hubless.watch.report.sources import Federated, Simulated, mapping, said, sequence, whole
+from hubless.watch.fold.federation import FederationFold
+from hubless.watch.fold.run import RunFold
+from hubless.watch.fold.series import CurvePoint, Curves
+from hubless.watch.fold.simulation import SimulationFold
+from hubless.watch.values import finite, items, mapping, text, whole
 
 if TYPE_CHECKING:
     import polars
 
 _MOST_METRICS = 24
 _MOST_LABELS = 100
-_BASE = [
-    "run",
-    "client",
-    "round",
-    "time",
-    "elapsed",
-    "virtual",
-    "bytes",
-    "clients",
+_BASE = ["run", "client", "round", "elapsed", "virtual", "bytes"]
+_COLUMNS = [
+    "updates",
+    "rounds",
+    "examples",
+    "sent",
+    "received",
     "skipped",
-    "dropped",
-    "seconds",
+    "late",
+    "refused",
+    "offline",
+    "other troubles",
+    "lives",
 ]
 
 Rows = list[dict[str, Any]]
@@ -41,10 +44,11 @@ Rows = list[dict[str, Any]]
 class Tables:
     """Frames, each with a column `run`; those with nothing in them have no rows.
 
-    `rounds` has a row for each round of a simulation, and for each update of a member (`client`);
-    its metrics are the columns named in `metrics`. `bytes` adds up as rounds go by, and `elapsed`
-    is seconds since the run's start. `picks` sets how often each tenth of clients trained against
-    what uniform selection would give.
+    `rounds` has a row for each round of a simulation, and for each update of a member (`client`,
+    which is `all members` for what their newest come to together); its metrics are the columns
+    named in `metrics`. `bytes` adds up as rounds go by, and `elapsed` is seconds since the run's
+    start. `picks` sets how often each tenth of clients trained against what uniform selection
+    would give.
     """
 
     rounds: polars.DataFrame
@@ -60,26 +64,31 @@ class Tables:
 
 
 def tables_of(
-    simulations: Sequence[Simulated] = (), federations: Sequence[Federated] = ()
+    simulations: Sequence[SimulationFold] = (),
+    federations: Sequence[FederationFold] = (),
+    now: float = 0.0,
 ) -> Tables:
-    """All tables of these runs."""
-    meetings = [Meeting.of(federation.name, federation.records) for federation in federations]
-    names = _metrics(simulations, meetings)
-    rows = [row for run in simulations for row in _rounds(run, names)]
-    for meeting in meetings:
-        rows += [
-            {**row, "metrics": _renamed(row["metrics"], names)} for row in meeting.updates.values()
-        ]
-    seen = {run.name: _Seen(run) for run in simulations}
-    participation: Rows = [row for one in seen.values() for row in one.rows()]
-    for meeting in meetings:
-        participation += meeting.participation()
+    """All tables of these runs, as things stand at this time."""
+    runs: list[RunFold] = [*simulations, *federations]
+    names = _metrics([run.curves for run in runs])
+    seen = [_Seen(run) for run in simulations]
     return Tables(
-        rounds=_frame([_flat(row, names) for row in rows], [*_BASE, *names.values()], _TEXTS),
+        rounds=_frame(
+            [row for run in runs for row in _rounds(run, names)],
+            [*_BASE, *names.values()],
+            _TEXTS,
+        ),
         metrics=list(names.values()),
-        participation=_frame(participation, ["run", "client", "times", "examples"], _TEXTS),
+        participation=_frame(
+            [
+                *(row for one in seen for row in one.rows()),
+                *(row for meeting in federations for row in _participation(meeting)),
+            ],
+            ["run", "client", "times", "examples"],
+            _TEXTS,
+        ),
         picks=_frame(
-            [row for one in seen.values() for row in one.picks()],
+            [row for one in seen for row in one.picks()],
             ["run", "decile", "times", "uniform", "ratio"],
         ),
         deciles=_frame(
@@ -88,11 +97,10 @@ def tables_of(
             ("run", "metric"),
         ),
         staleness=_frame(
-            [*_staleness(simulations), *(row for m in meetings for row in m.staleness())],
-            ["run", "staleness", "times"],
+            [row for run in runs for row in _staleness(run)], ["run", "staleness", "times"]
         ),
         phases=_frame(
-            [*_phases(simulations), *(row for m in meetings for row in m.phases())],
+            [row for run in runs for row in _phases(run)],
             ["run", "phase", "seconds"],
             ("run", "phase"),
         ),
@@ -102,14 +110,14 @@ def tables_of(
             ("run", "label"),
         ),
         troubles=_frame(
-            [*_troubles(simulations), *(row for m in meetings for row in m.troubles())],
+            [row for run in runs for row in _troubles(run)],
             ["run", "client", "kind", "what", "times"],
             ("run", "client", "kind", "what"),
         ),
         members=_frame(
-            [row for m in meetings for row in m.members()],
-            ["run", "client", *Meeting.COLUMNS],
-            _TEXTS,
+            [row for meeting in federations for row in _members(meeting, now)],
+            ["run", "client", *_COLUMNS, "status"],
+            (*_TEXTS, "status"),
         ),
     )
 
@@ -134,15 +142,12 @@ def _frame(rows: Rows, columns: Sequence[str], texts: Sequence[str] = ("run",)) 
     )
 
 
-def _metrics(simulations: Sequence[Simulated], meetings: Sequence[Meeting]) -> dict[str, str]:
+def _metrics(curves: Sequence[Curves[CurvePoint]]) -> dict[str, str]:
     """The metrics that were said most often, and the columns they go to."""
     counts: Counter[str] = Counter()
-    for run in simulations:
-        for record in run.rounds.values():
-            counts.update(mapping(record.get("metrics")).keys())
-    for meeting in meetings:
-        for update in meeting.updates.values():
-            counts.update(update["metrics"].keys())
+    for of_run in curves:
+        for metric, lines in of_run.lines().items():
+            counts[metric] += sum(len(series.points) for series in lines.values())
     columns: dict[str, str] = {}
     for name, _ in counts.most_common(_MOST_METRICS):
         column = _shown(name)
@@ -154,7 +159,7 @@ def _metrics(simulations: Sequence[Simulated], meetings: Sequence[Meeting]) -> d
 
 def _shown(name: str) -> str:
     """A metric's name in one line of bounded length."""
-    return "".join(c if c.isprintable() else " " for c in said(name, 60))
+    return "".join(c if c.isprintable() else " " for c in text(name, 60))
 
 
 def _is_pattern(column: str) -> bool:
@@ -162,48 +167,64 @@ def _is_pattern(column: str) -> bool:
     return column == "*" or (column.startswith("^") and column.endswith("$"))
 
 
-def _renamed(metrics: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, float | None]:
-    return {names[name]: finite(value) for name, value in metrics.items() if name in names}
+def _rounds(run: RunFold, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    """A row for each line and round, with all metrics that have a point there."""
+    rows: dict[tuple[str, int], dict[str, Any]] = {}
+    for metric, lines in run.curves.lines().items():
+        if metric not in names:
+            continue
+        for line, series in lines.items():
+            for point in series.points:
+                row = rows.setdefault(
+                    (line, point.round),
+                    {
+                        "run": run.name,
+                        "client": line or None,
+                        "round": point.round,
+                        "elapsed": point.seconds,
+                        "virtual": point.clock,
+                        "bytes": point.bytes,
+                    },
+                )
+                row[names[metric]] = point.value
+    yield from (rows[at] for at in sorted(rows))
 
 
-def _flat(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    return {**{key: value for key, value in row.items() if key != "metrics"}, **row["metrics"]}
+def _participation(meeting: FederationFold) -> Iterator[dict[str, Any]]:
+    """How often each member shared an update."""
+    for client, m in meeting.members.items():
+        row = {"run": meeting.name, "client": client}
+        yield {**row, "times": m.updates, "examples": m.examples}
 
 
-def _rounds(run: Simulated, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    total = 0.0
-    for number in sorted(run.rounds):
-        record = run.rounds[number]
-        total += (finite(record.get("bytes_down")) or 0.0) + (finite(record.get("bytes_up")) or 0.0)
+def _members(meeting: FederationFold, now: float) -> Iterator[dict[str, Any]]:
+    """A row for each member, by name."""
+    apart = ("late", "refused", "offline")
+    for client in sorted(meeting.members):
+        m = meeting.members[client]
         yield {
-            "run": run.name,
-            "round": number,
-            "time": finite(record.get("time")),
-            "elapsed": run.elapsed[number],
-            "virtual": finite(record.get("virtual")),
-            "bytes": total,
-            "clients": len(sequence(record.get("cohort"))),
-            "skipped": whole(record.get("skipped")),
-            "dropped": whole(record.get("dropped")),
-            "seconds": finite(record.get("seconds")),
-            "metrics": _renamed(mapping(record.get("metrics")), names),
+            "run": meeting.name,
+            "client": client,
+            "updates": m.updates,
+            "rounds": m.rounds,
+            "examples": m.examples,
+            "sent": m.sent,
+            "received": m.received,
+            "skipped": m.skipped,
+            **{kind: m.troubles[kind] for kind in apart},
+            "other troubles": sum(n for kind, n in m.troubles.items() if kind not in apart),
+            "lives": m.lives,
+            "status": m.standing(now),
         }
 
 
 class _Seen:
     """Which clients of a simulation trained how often, and on how many examples."""
 
-    def __init__(self, run: Simulated) -> None:
+    def __init__(self, run: SimulationFold) -> None:
         self.run = run
-        pairs = [_pair(record) for record in run.rounds.values()]
-        nobody = np.zeros(0, np.int64)
-        cohorts = np.concatenate([nobody, *(cohort for cohort, _ in pairs)])
-        examples = np.concatenate([nobody, *(each for _, each in pairs)])
-        self.clients, place, self.times = np.unique(
-            cohorts, return_inverse=True, return_counts=True
-        )
-        self.examples = np.full(len(self.clients), -1, np.int64)
-        np.maximum.at(self.examples, place, examples)
+        rows = np.array(list(run.tally.rows()), np.int64).reshape(-1, 3)
+        self.clients, self.times, self.examples = rows[:, 0], rows[:, 1], rows[:, 2]
 
     def rows(self) -> Rows:
         """A row for each client that trained."""
@@ -243,8 +264,8 @@ class _Seen:
         """Who is in which tenth, where the size of every client is known."""
         settings = self.run.settings
         sizes: dict[int, int] = {}
-        for client, counts in enumerate(sequence(mapping(settings.get("labels")).get("by_client"))):
-            sizes[client] = sum(whole(count) or 0 for count in sequence(counts))
+        for client, counts in enumerate(items(mapping(settings.get("labels")).get("by_client"))):
+            sizes[client] = sum(whole(count) or 0 for count in items(counts))
         if not sizes:
             known = self.examples >= 0
             sizes = dict(zip(self.clients[known].tolist(), self.examples[known], strict=True))
@@ -263,7 +284,7 @@ class _Seen:
 
     def _by_quantiles(self) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
         """The same by the quantiles of all sizes; who stands on a border is in all it touches."""
-        edges = [finite(edge) for edge in sequence(self.run.settings.get("activity"))]
+        edges = [finite(edge) for edge in items(self.run.settings.get("activity"))]
         if len(edges) != 11 or None in edges or (self.examples < 0).all():
             return None
         low, high = np.array(edges[:-1], float), np.array(edges[1:], float)
@@ -275,64 +296,34 @@ class _Seen:
         return members / np.maximum(count, 1), np.full(10, 0.1)
 
 
-def _pair(record: Record) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    cohort = _whole_numbers(record.get("cohort"))
-    examples = _whole_numbers(record.get("examples"))
-    if len(examples) != len(cohort):
-        examples = np.full(len(cohort), -1, np.int64)
-    return cohort, examples
+def _deciles(run: SimulationFold, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+    for metric, lines in run.deciles.lines().items():
+        for series in lines.values():
+            for point in series.points:
+                for decile, value in enumerate(point.values, 1):
+                    row = {"run": run.name, "metric": names.get(metric, _shown(metric))}
+                    yield {**row, "round": point.round, "decile": decile, "value": value}
 
 
-def _whole_numbers(value: object) -> NDArray[np.int64]:
-    try:
-        found = np.array(sequence(value))
-    except (ValueError, OverflowError):
-        return np.zeros(0, np.int64)
-    if found.ndim != 1 or found.dtype.kind != "i":
-        return np.zeros(0, np.int64)
-    return found.astype(np.int64)
+def _staleness(run: RunFold) -> Iterator[dict[str, Any]]:
+    """How many versions behind updates were."""
+    for behind, times in sorted(run.staleness.items()):
+        if times > 0:
+            yield {"run": run.name, "staleness": behind, "times": times}
 
 
-def _deciles(run: Simulated, names: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    for number in sorted(run.rounds):
-        curves = mapping(run.rounds[number].get("deciles"))
-        for name in list(curves)[:_MOST_METRICS]:
-            metric = names.get(name) or _shown(name)
-            for decile, value in enumerate(sequence(curves[name])[:10], 1):
-                if (figure := finite(value)) is not None:
-                    found = {"run": run.name, "metric": metric, "round": number}
-                    yield {**found, "decile": decile, "value": figure}
+def _phases(run: RunFold) -> Iterator[dict[str, Any]]:
+    """Where the time went."""
+    for phase, seconds in run.time_spent():
+        yield {"run": run.name, "phase": phase, "seconds": seconds}
 
 
-def _staleness(simulations: Sequence[Simulated]) -> Iterator[dict[str, Any]]:
-    for run in simulations:
-        counts: Counter[int] = Counter()
-        for record in run.rounds.values():
-            counts.update(_whole_numbers(record.get("staleness")).tolist())
-        for staleness, times in sorted(counts.items()):
-            yield {"run": run.name, "staleness": staleness, "times": times}
-
-
-def _phases(simulations: Sequence[Simulated]) -> Iterator[dict[str, Any]]:
-    for run in simulations:
-        totals: defaultdict[str, float] = defaultdict(float)
-        for record in run.rounds.values():
-            for name, value in list(mapping(record.get("phases")).items())[:20]:
-                totals[said(name, 40)] += finite(value) or 0.0
-        if not totals:
-            continue
-        between = max(run.elapsed.values(), default=0.0) - sum(totals.values())
-        totals["everything else"] = max(0.0, between)
-        for name, seconds in totals.items():
-            yield {"run": run.name, "phase": name, "seconds": seconds}
-
-
-def _labels(run: Simulated) -> Iterator[dict[str, Any]]:
+def _labels(run: SimulationFold) -> Iterator[dict[str, Any]]:
     """Examples of each label in each tenth of clients, and their share of that tenth."""
     labels = mapping(run.settings.get("labels"))
-    names = [said(name, 40) for name in sequence(labels.get("names"))[:_MOST_LABELS]]
-    for decile, counts in enumerate(sequence(labels.get("by_decile"))[:10], 1):
-        known = [max(0, whole(count) or 0) for count in sequence(counts)[: len(names)]]
+    names = [text(name, 40) for name in items(labels.get("names"))[:_MOST_LABELS]]
+    for decile, counts in enumerate(items(labels.get("by_decile"))[:10], 1):
+        known = [max(0, whole(count) or 0) for count in items(counts)[: len(names)]]
         total = sum(known)
         for name, count in zip(names, known, strict=False):
             if total:
@@ -340,15 +331,9 @@ def _labels(run: Simulated) -> Iterator[dict[str, Any]]:
                 yield {**row, "share": count / total}
 
 
-def _troubles(simulations: Sequence[Simulated]) -> Iterator[dict[str, Any]]:
-    for run in simulations:
-        for kind, what in (
-            ("skipped", "clients that were picked had no examples"),
-            ("dropped", "clients that were picked came too late for their round"),
-        ):
-            total = sum(max(0, whole(r.get(kind)) or 0) for r in run.rounds.values())
-            if total:
-                yield {"run": run.name, "client": "", "kind": kind, "what": what, "times": total}
-        if run.ended not in (None, "complete", "stopped"):
-            what = f"the run ended after round {max(run.rounds, default=0)}"
-            yield {"run": run.name, "client": "", "kind": run.ended, "what": what, "times": 1}
+def _troubles(run: RunFold) -> Iterator[dict[str, Any]]:
+    """What went wrong: the kind, whose it was, and how often."""
+    for (kind, client, what), times in run.troubles.most_common():
+        yield {"run": run.name, "client": client, "kind": kind, "what": what, "times": times}
+    for kind, what, times in run.shortfalls():
+        yield {"run": run.name, "client": "", "kind": kind, "what": what, "times": times}
