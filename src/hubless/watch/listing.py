@@ -14,12 +14,13 @@ from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.fold import open_update
 from hubless.federate.keys import Listing, Posted, Round
-from hubless.federate.outside.onlooker import Onlooker, ReadOnly
+from hubless.federate.outside.onlooker import Onlooker
 from hubless.federate.rounds.plans import Plan, Plans
 from hubless.federate.rounds.slices import cut
 from hubless.store import open_store
 from hubless.store.base import Entry
 from hubless.store.reliable import Reliable
+from hubless.store.wrapping import ReadOnly
 from hubless.watch.feed import Awaited
 from hubless.watch.values import Record, numbers, time_of
 
