@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -179,20 +179,8 @@ class Asynchronous:
     def _fresh(self, listed: list[Posted], signature: Signature) -> list[Posted]:
         """What peers have that this member has not taken in, bad ones left aside."""
         member = self.member
-        # a version counts what its member took in, one by one: so many there can have been
-        most = sum(p.sequence + 1 for p in keys.newest(listed).values())
-        furthest = max(member.version, most) + _AHEAD
-        usable = []
-        for posted in listed:
-            if posted.client == member.client or member.refused(posted.key):
-                continue
-            if posted.signature != signature.digest:
-                self._refuse(Refused(posted.client, posted.key, OTHER_SIGNATURE))
-            elif posted.version > furthest:
-                reason = f"its version {posted.version} is further than any update can have led"
-                self._refuse(Refused(posted.client, posted.key, reason))
-            else:
-                usable.append(posted)
+        peers = [p for p in listed if p.client != member.client and not member.refused(p.key)]
+        usable = _credible(peers, listed, signature, member.version, self._refuse)
         # only then the newest: what nobody can use must not hide what its client shared before
         newest = keys.newest(usable).values()
         return [p for p in newest if self._peers == "all" or self._is_unseen(p)]
@@ -203,8 +191,7 @@ class Asynchronous:
 
     def _collect(self, listed: list[Posted]) -> None:
         """Delete own updates that newer ones, visible to all, have replaced."""
-        mine = sorted((p for p in listed if p.client == self.member.client), key=lambda p: p.rank)
-        self.member.discard([p.key for p in mine[:-KEPT_UPDATES]])
+        self.member.discard(self.member.superseded(listed, KEPT_UPDATES))
         self.member.forget_all_but({p.key for p in listed})
 
     def _refuse(self, refusal: Refused) -> None:
@@ -251,7 +238,8 @@ def collective(
 
     while True:
         listed = keys.parse_updates(store.list(keys.UPDATES))
-        sound = [p for p in listed if p.signature == signature.digest and p.key not in bad]
+        usable = [p for p in listed if p.key not in bad]
+        sound = _credible(usable, listed, signature, 0, leave_out)
         refused_before = len(bad)
         averaged = average(
             store,
@@ -320,14 +308,42 @@ def average(
                 troubles = bad_ones(opened[p.key] for p in included) or [refusal]
             except StoreError as error:
                 troubles = [error]
-        included = _without(store, included, troubles, renewals, refuse, miss or refuse)
+        # raises if it is the store, and not these objects
+        listed = keys.parse_updates(store.list(keys.UPDATES))
+        clients = {p.client for p in included}
+        theirs = [p for p in listed if p.client in clients]
+        newest = keys.newest(_credible(theirs, listed, signature, version or 0, refuse))
+        included = _without(included, troubles, newest, renewals, refuse, miss or refuse)
     return None
 
 
+def _credible(
+    updates: Sequence[Posted],
+    listed: Sequence[Posted],
+    signature: Signature,
+    version: int,
+    refuse: Callable[[Refused], None],
+) -> list[Posted]:
+    """Those updates that, by their keys, can be ones of this federation."""
+    # a version counts what its member took in, one by one: so many there can have been
+    most = sum(p.sequence + 1 for p in keys.newest(listed).values())
+    furthest = max(version, most) + _AHEAD
+    credible = []
+    for posted in updates:
+        if posted.signature != signature.digest:
+            refuse(Refused(posted.client, posted.key, OTHER_SIGNATURE))
+        elif posted.version > furthest:
+            reason = f"its version {posted.version} is further than any update can have led"
+            refuse(Refused(posted.client, posted.key, reason))
+        else:
+            credible.append(posted)
+    return credible
+
+
 def _without(
-    store: Reliable,
     included: Sequence[Posted],
     troubles: Sequence[StoreError | Refused],
+    newest: Mapping[str, Posted],
     renewals: Counter[str],
     refuse: Callable[[Refused], None],
     miss: Callable[[Refused], None],
@@ -339,8 +355,6 @@ def _without(
     unreadable = [t for t in troubles if not isinstance(t, Refused) and t.key not in whose]
     if unreadable:
         raise unreadable[0]
-    # raises if it is the store, and not these objects
-    newest = keys.newest(keys.parse_updates(store.list(keys.UPDATES)))
     for trouble in troubles:
         client = whose[trouble.key]
         if isinstance(trouble, Refused):

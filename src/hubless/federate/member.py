@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -202,6 +202,15 @@ class Member:
     def wrote(self, key: str) -> bool:
         """Whether this process wrote the object under this key, or tried to."""
         return key in self._written
+
+    def superseded(self, listed: Iterable[Posted], keep: int) -> list[str]:
+        """Updates under this member's name that newer ones of it have replaced, but for so many.
+
+        Only what this process wrote replaces anything: others may write under its name, too.
+        """
+        mine = sorted((p for p in listed if p.client == self.client), key=lambda p: p.rank)
+        newest = max((i for i, posted in enumerate(mine) if self.wrote(posted.key)), default=-1)
+        return [posted.key for posted in mine[: max(0, newest + 1 - keep)]]
 
     def put_once(self, key: str, parts: Sequence[Bytes]) -> None:
         """Write an object that the first member to come decides."""

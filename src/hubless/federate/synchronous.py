@@ -223,11 +223,10 @@ class Synchronous:
         client = self.member.client
         over = [(n, round_) for n, round_ in listing.rounds.items() if n <= number - KEPT_ROUNDS]
         updates = [p for r in listing.rounds.values() for p in r.updates.values()]
-        newest = max((p.rank for p in updates if p.client == client), default=None)
+        superseded = set(self.member.superseded(updates, keep=1))
         leftovers, plans = list[str](), list[str]()
         for old, round_ in over:
-            own = [p for p in round_.updates.values() if p.client == client]
-            leftovers += [p.key for p in own if p.rank != newest]
+            leftovers += [key for key in round_.updates if key in superseded]
             slices = [made for by_index in round_.slices.values() for made in by_index.values()]
             leftovers += [m.key for makers in slices for m in makers if m.client == client]
             for attempt in round_.plans:

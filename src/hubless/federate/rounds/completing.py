@@ -142,12 +142,10 @@ class Completing:
         """Whether nobody can use an update that a plan includes."""
         if self._member.refused(key):
             return True
-        round_ = listing.rounds[number]
-        posted = round_.updates.get(key)
+        posted = listing.rounds[number].updates.get(key)
         if posted is None:
-            # an attempt that has all its slices stands, whatever is deleted later
-            work = Work(self._member.agreed, number, plan)
-            return not all(self._credible(work, i, round_) for i in range(len(work.cuts)))
+            # what this member has computed stands for it, whatever is deleted later
+            return self.reached != (number, plan.attempt)
         try:
             self._open([posted], verify=True)
         except _Unusable as unusable:
@@ -161,8 +159,11 @@ class Completing:
     def has_all_slices(self, number: int, plan: Plan, listing: Listing) -> bool:
         """Whether a round needs nobody's update any more: its attempt stands."""
         work, round_ = Work(self._member.agreed, number, plan), listing.rounds[number]
-        return self.reached == work.version or all(
-            len(_digests(self._credible(work, i, round_))) == 1 for i in range(len(work.cuts))
+        return self.reached == work.version or (
+            not _absent(plan, round_)
+            and all(
+                len(_digests(self._credible(work, i, round_))) == 1 for i in range(len(work.cuts))
+            )
         )
 
     def has_version_before(self, number: int, listing: Listing) -> bool:
@@ -205,7 +206,9 @@ class Completing:
         if work is None or work.number not in listing.rounds:
             return
         try:
-            self._settle_contradictions(work, listing.rounds[work.number])
+            if self._settle_contradictions(work, listing.rounds[work.number]):
+                self._at = work.version
+                self.state.start_from(work.out)
         except (_Unusable, NotFound):
             # collected meanwhile: what was loaded was checked before
             self._loaded = None
@@ -233,6 +236,11 @@ class Completing:
         Whether anything came of it: what others do is what a member waits for, and while it was
         busy itself it did not wait.
         """
+        if absent := _absent(work.plan, round_):
+            # what nobody can check is not read
+            if late:
+                raise _Unusable([Refused(p.client, p.key, "it is not there") for p in absent])
+            return False
         missing = [i for i in work.in_turn() if i not in work.digests]
         if work.mine in missing and self._make_slice(work, work.mine, round_):
             return True
@@ -256,10 +264,6 @@ class Completing:
         alone += [i for i in missing if late and not makers[i]][:1]
         for index in alone:
             advanced |= self._make_slice(work, index, round_)
-        if late and not advanced:
-            absent = [p for p in work.plan.updates if p.key not in round_.updates]
-            if absent:
-                raise _Unusable([Refused(p.client, p.key, "it was deleted") for p in absent])
         return advanced
 
     def _credible(self, work: Work, index: int, round_: Round) -> list[Made]:
@@ -520,6 +524,11 @@ class Completing:
             self._plans.close(work.number, rest, listing, plan.before, plan.pick)
         else:
             self._plans.void(work.number, plan.attempt)
+
+
+def _absent(plan: Plan, round_: Round) -> list[Posted]:
+    """The updates that a plan includes and a listing does not show."""
+    return [posted for posted in plan.updates if posted.key not in round_.updates]
 
 
 def _digests(makers: Sequence[Made]) -> set[str]:
