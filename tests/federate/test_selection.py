@@ -830,7 +830,7 @@ def test_a_roster_that_does_not_follow_from_the_round_before_is_noticed() -> Non
     watcher = Site(store, "a", **members[0].terms).join()
     mode = watcher.member._mode
     assert mode._plans.binding(number - 1, watcher.member.member.look()) is not None
-    mode._completing.reached = (number - 1, 0)
+    mode._plans.reached = (number - 1, 0)
     watcher.member.pull(params())
     reasons = {event.key: event.reason for event in watcher.heard(events.RefusedUpdate)}
     assert reasons[last] == "its roster does not follow from the round before"
@@ -849,7 +849,7 @@ def test_plans_that_are_listed_and_never_there_end_in_an_error() -> None:
         return bytes(get(key, limit))
 
     site.store.get = without_plans
-    with pytest.raises(FederationError, match="round 0 was closed 100 times"):
+    with pytest.raises(FederationError, match="round 0 .* could not be closed"):
         site.join().step()
 
 

@@ -41,8 +41,6 @@ from hubless.strategy.base import Slots, Strategy
 KEPT_UPDATES = 2
 """A member's newest updates stay: a peer may be reading the one before the last."""
 _RENEWALS = 3
-_AHEAD = 1000
-"""A version may be so much further than all updates that can have led to it explain."""
 OUTRUN = "it was replaced faster than it could be read, and waits until next time"
 """Why an update is left out that nothing is wrong with."""
 OTHER_SIGNATURE = "its params have another signature than this federation's"
@@ -325,9 +323,7 @@ def _credible(
     refuse: Callable[[Refused], None],
 ) -> list[Posted]:
     """Those updates that, by their keys, can be ones of this federation."""
-    # a version counts what its member took in, one by one: so many there can have been
-    most = sum(p.sequence + 1 for p in keys.newest(listed).values())
-    furthest = max(version, most) + _AHEAD
+    furthest = max(version, keys.furthest_version(listed))
     credible = []
     for posted in updates:
         if posted.signature != signature.digest:

@@ -55,6 +55,8 @@ _SLICE = re.compile(
 SEQUENCES = 10**8
 LIVES = 10**4
 VERSIONS = 10**12
+_AHEAD = 1000
+"""Versions may be so much further than what still lies there explains: some of it is collected."""
 
 
 def check_name(client: str) -> str:
@@ -219,6 +221,14 @@ def newest(updates: Iterable[Posted]) -> dict[str, Posted]:
         if posted.client not in found or posted.rank > found[posted.client].rank:
             found[posted.client] = posted
     return dict(sorted(found.items()))
+
+
+def furthest_version(updates: Iterable[Posted]) -> int:
+    """The version that an asynchronous member can have reached, or a little more.
+
+    A version counts what its member took in, one update by one: so many there can have been.
+    """
+    return sum(posted.sequence + 1 for posted in newest(updates).values()) + _AHEAD
 
 
 @dataclass(frozen=True, slots=True)

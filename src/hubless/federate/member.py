@@ -83,7 +83,8 @@ class Member:
         anything, so what it wrote ranks below us wherever it lands.
         """
         self._mode = mode
-        mine = [p for p in keys.parse_updates(entries) if p.client == self.client]
+        updates = keys.parse_updates(entries)
+        mine = [p for p in updates if p.client == self.client]
         lives = keys.lives(entries, self.client)
         left = keys.parse_listing(entries).left
         # a process that was killed goes on with a run; others begin one, and wait for all
@@ -94,7 +95,8 @@ class Member:
         counted = [p.sequence for p in mine if p.sequence < keys.SEQUENCES // 2]
         self.sequence = max(counted, default=-1) + 1
         self.resumed = bool(mine)
-        versions = [p.version for p in mine if p.version < keys.VERSIONS // 2]
+        furthest = keys.furthest_version(updates)
+        versions = [p.version for p in mine if p.version <= furthest]
         self.version = max(versions, default=-1) + 1
         if self.terms.private is not None:
             former = self.incarnation.count - 1

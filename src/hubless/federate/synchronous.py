@@ -73,7 +73,7 @@ class Synchronous:
     @property
     def reached(self) -> tuple[int, int] | None:
         """The version that this member is at: a round, and at which attempt it was completed."""
-        return self._completing.reached
+        return self._plans.reached
 
     def agreement(self, signature: Signature) -> Agreement:
         """The model, and all that has to be the same where everybody computes a part."""

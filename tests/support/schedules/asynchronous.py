@@ -8,6 +8,7 @@ from typing import Any
 
 import hubless
 from hubless import events
+from hubless.errors import FederationError
 from hubless.federate import keys
 from hubless.federate.asynchronous import KEPT_UPDATES
 from hubless.federate.federation import Federation
@@ -50,7 +51,7 @@ class AsyncWorld(World):
             self.at(self.now + self.rng.uniform(0.1, 2.0), lambda: self.attack(sequence + 1))
 
     def finally_wrong(self) -> str:
-        left = Counter(p.client for p in self.listed())
+        left = Counter(p.client for p in self.listed() if p.key not in self.planted)
         for life in self.lives:
             if life.finished and (wrong := self.crowded(life, left[life.name] - KEPT_UPDATES)):
                 return wrong
@@ -83,10 +84,18 @@ class AsyncMember(Member):
         oracle = Oracle(world, life, self.strategy, federation)
         while self.steps:
             life.clock.sleep(world.rng.choice((0.0, 0.1, 1.0)) * world.rng.random())
-            life.content = self.trained()
+            life.content = content = self.trained()
             examples = world.rng.choice((0, 1, 2, 3, 5, 8))
             oracle.begin()
-            result = federation.step(life.content.params, examples=examples)
+
+            def step(params: Params = content.params, examples: int = examples) -> Params:
+                return federation.step(params, examples=examples)
+
+            try:
+                result = world.call(life, federation, step)
+            except FederationError as error:
+                world.excuse(life, error)
+                return
             oracle.check(result, examples, self.peers)
             self.steps -= 1
         federation.close()
@@ -103,6 +112,8 @@ class Oracle:
         mode = federation._mode
         self.seen: dict[str, Rank] = dict(mode._seen)  # type: ignore[attr-defined]
         self.version = 0
+        self.refused: set[str] = set()
+        """What somebody planted and this member has refused before its step."""
         self.step = 0
         self.slots: dict[str, Slots] = {}
         started = mode.state.current  # type: ignore[attr-defined]
@@ -116,6 +127,7 @@ class Oracle:
         self.life.reads.clear()
         self.life.missed.clear()
         self.life.listing = None
+        self.refused = self.life.refused & set(self.world.planted)
         self.version = self.federation.version
 
     def check(self, result: Mapping[str, Any], examples: int, peers: str) -> None:
@@ -152,8 +164,14 @@ class Oracle:
     def check_all_there(self, included: Sequence[str]) -> None:
         """Whoever has shown something new long enough to be read was taken in."""
         listed = keys.parse_updates(self.life.listing or [])
-        for client, posted in keys.newest(listed).items():
+        usable = [p for p in listed if p.key not in self.refused]
+        # what is refused hides what its client shared before, but only this time
+        newly = (self.life.refused - self.refused) & set(self.world.planted)
+        hidden = {posted.client for posted in map(parsed, newly) if posted}
+        for client, posted in keys.newest(usable).items():
             if client in (self.life.name, *included):
+                continue
+            if client in hidden:
                 continue
             if client == MALLORY:
                 if posted.key not in self.life.refused:

@@ -28,7 +28,7 @@ def bad_object(rng: random.Random, shape: Signature, posted: Posted) -> tuple[st
         values = flat[8:].view(np.float32)
         values[rng.randrange(len(values))] = np.nan if kind == "nan" else 1e30
     if kind == "another's":
-        says["client"] = "site-0"
+        says["client"] = "site-99"
     whole = b"".join(codec.encode(shape, flat, says))
     if kind == "garbage":
         whole = rng.randbytes(rng.choice((5, 100, len(whole))))

@@ -14,7 +14,7 @@ from hubless import events
 from hubless.errors import AlreadyExists, NotFound, StoreError
 from hubless.federate import keys
 from hubless.store.base import Bytes, Entry, Store
-from tests.support.schedules.basics import MALLORY, Content, Killed, parsed
+from tests.support.schedules.basics import Content, Killed, parsed
 
 if TYPE_CHECKING:
     from tests.support.schedules.world import Member, World
@@ -39,6 +39,7 @@ class Life:
         self.missed: Counter[str] = Counter()
         self.refused: set[str] = set()
         self.heard: list[events.Event] = []
+        self.everything: list[events.Event] = []
 
     def resume(self) -> None:
         if self.alive:
@@ -91,6 +92,7 @@ class Life:
     def hear(self, event: events.Event) -> None:
         world = self.world
         self.heard.append(event)
+        self.everything.append(event)
         world.counts[event.kind] += 1
         world.hear(self, event)
         if isinstance(event, events.Pushed):
@@ -100,12 +102,9 @@ class Life:
             world.check_visible(self.name)
         elif isinstance(event, events.RefusedUpdate):
             self.refused.add(event.key)
-            named = event.peer == MALLORY or "/slices-" in event.key
-            if event.key not in world.bad or not named:
-                raise world.fail(f"{self.name} refuses {event.peer}'s {event.key}: {event.reason}")
+            world.check_refusal(self, event)
         elif isinstance(event, events.Impostor | events.Forged):
-            if event.key not in world.bad:
-                raise world.fail(f"{self.name} takes {event.key} for a forgery: {event.reason}")
+            world.check_alarm(self, event)
         elif isinstance(event, events.Offline):
             raise world.fail(f"{self.name} is offline: {event.reason}")
 

@@ -13,6 +13,7 @@ from hubless import signature
 from hubless.federate.keys import Posted
 from tests.support.schedules.asynchronous import AsyncWorld
 from tests.support.schedules.basics import Report
+from tests.support.schedules.hostile import HostileAsyncWorld, HostileSyncWorld
 from tests.support.schedules.selecting import SelectingWorld
 from tests.support.schedules.synchronous import SyncWorld
 from tests.support.schedules.world import World
@@ -20,6 +21,8 @@ from tests.support.schedules.world import World
 _BLOCK_BYTES = 32
 WORLDS: dict[str, type[World]] = {
     "async": AsyncWorld,
+    "hostile-async": HostileAsyncWorld,
+    "hostile-sync": HostileSyncWorld,
     "select": SelectingWorld,
     "sync": SyncWorld,
 }

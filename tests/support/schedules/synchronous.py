@@ -8,7 +8,7 @@ from typing import Any
 
 import hubless
 from hubless import events
-from hubless.errors import QuorumMissed, TooLate
+from hubless.errors import FederationError, QuorumMissed, TooLate
 from hubless.federate import keys
 from hubless.federate.federation import Federation
 from hubless.federate.fold import OUTWEIGH, capped
@@ -198,8 +198,12 @@ class SyncWorld(World):
             if last and last[-1] == self.rounds - 1:
                 old = [p for p in self.listed() if p.client == life.name]
                 limit = keys.round_folder(last[-1] - KEPT_ROUNDS)
-                newest = max((p.rank for p in old), default=None)
-                leftover = [p for p in old if p.folder[: len(limit)] <= limit and p.rank != newest]
+                # what a former process wrote is replaced by what this one wrote, not by itself
+                own = [e.key for e in life.heard if isinstance(e, events.Pushed)]
+                newest = max((p.rank for p in old if p.key in own), default=None)
+                leftover = [
+                    p for p in old if newest and p.folder[: len(limit)] <= limit and p.rank < newest
+                ]
                 if wrong := self.crowded(life, len(leftover) if last[-1] >= KEPT_ROUNDS else 0):
                     return wrong
         planned = {key for version in self.results for key in self.plans[version, 0].included}
@@ -240,18 +244,21 @@ class SyncMember(Member):
             life.clock.sleep(world.rng.choice((0.0, 0.1, 2.0)) * world.rng.random())
             life.content = self.trained()
             began, stalled, told = life.clock.now(), life.stalled, len(life.heard)
+            params, examples = life.content.params, world.rng.choice((0, 1, 2, 3, 5, 8))
+
+            def step(params: Params = params, examples: int = examples) -> Params:
+                return federation.step(params, examples=examples, **self.says())
+
             try:
-                result = federation.step(
-                    life.content.params,
-                    examples=world.rng.choice((0, 1, 2, 3, 5, 8)),
-                    **self.says(),
-                )
+                result = world.call(life, federation, step)
             except QuorumMissed as missed:
                 waited = life.clock.now() - began - (life.stalled - stalled) * 1.1
                 lates = sum(isinstance(e, events.Late) for e in life.heard[told:])
                 world.check_missed(life, missed, waited, lates)
             except TooLate:
                 world.counts["too late"] += 1
+            except FederationError as error:
+                world.excuse(life, error)
             else:
                 if result is not life.content.params:
                     arrived = world.now
@@ -284,7 +291,12 @@ class SyncMember(Member):
 
     def catch_up(self, life: Life, federation: Federation) -> None:
         assert life.content is not None
-        result = federation.pull(life.content.params)
+        params = life.content.params
+        try:
+            result = self.sync.call(life, federation, lambda: federation.pull(params))
+        except FederationError as error:
+            self.sync.excuse(life, error)
+            return
         if reached(federation) is not None:
             self.sync.check(life, federation, result)
 

@@ -6,12 +6,14 @@ import heapq
 import random
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import greenlet
 
 from hubless import events
 from hubless.errors import AlreadyExists
 from hubless.federate import keys
+from hubless.federate.federation import Federation
 from hubless.federate.keys import Posted
 from hubless.signature import Signature
 from hubless.strategy.base import Strategy
@@ -28,6 +30,8 @@ from tests.support.schedules.basics import (
 )
 from tests.support.schedules.life import Life
 
+T = TypeVar("T")
+
 _MOST_STEPS = 60_000
 _MOST_SECONDS = 3_000.0
 
@@ -36,6 +40,8 @@ class World:
     """One schedule: the store, the time, the members, and everything that was promised."""
 
     mode = ""
+    adversaries = 0.25
+    """How often somebody shares what nobody can use, under a name of its own."""
 
     def __init__(self, seed: int, sabotage: str = "", keep: int | None = 60) -> None:
         self.seed, self.sabotage = seed, sabotage
@@ -51,6 +57,8 @@ class World:
         self.trace: deque[tuple[float, str, str, str, str]] = deque(maxlen=keep)
         self.contents: dict[str, Content] = {}
         self.bad: set[str] = set()
+        self.planted: dict[str, str] = {}
+        """What somebody wrote under the members' own names, and what that is."""
         self.acknowledged: dict[str, Rank] = {}
         self.late_writes: Counter[str] = Counter()
         self.undeleted: Counter[str] = Counter()
@@ -64,7 +72,7 @@ class World:
         self.stalls_left = draw.randint(1, 4) if self.stall else 0
         self.longest_stall = draw.choice((2.0, 6.0, 14.0))
         self.back_again = draw.choice((1.0, 0.85, 0.85, 0.5))
-        self.adversary = draw.random() < 0.25
+        self.adversary = draw.random() < self.adversaries
 
     def run(self) -> Report:
         while self.queue and not self.failure:
@@ -115,6 +123,25 @@ class World:
     def hear(self, life: Life, event: events.Event) -> None:
         """A member says something."""
 
+    def call(self, life: Life, federation: Federation, do: Callable[[], T]) -> T:
+        """Have a member call its federation: every call goes through here."""
+        return do()
+
+    def excuse(self, life: Life, error: Exception) -> None:
+        """Say whether a call may end in this error: here none may."""
+        raise self.fail(f"{life.name} failed with {type(error).__name__}: {error}")
+
+    def check_refusal(self, life: Life, event: events.RefusedUpdate) -> None:
+        """A member refuses something by name: it has to be bad."""
+        named = event.peer == MALLORY or "/slices-" in event.key
+        if event.key not in self.bad or not named:
+            raise self.fail(f"{life.name} refuses {event.peer}'s {event.key}: {event.reason}")
+
+    def check_alarm(self, life: Life, event: events.Impostor | events.Forged) -> None:
+        """A member says that something was forged: it has to be."""
+        if event.key not in self.bad:
+            raise self.fail(f"{life.name} takes {event.key} for a forgery: {event.reason}")
+
     def delete(self, who: str, keys: Sequence[str]) -> None:
         self.backing.delete(keys)
         for posted in filter(None, map(parsed, keys)):
@@ -126,7 +153,8 @@ class World:
         """What was acknowledged is there, or something newer of the same client."""
         promised = self.acknowledged.get(client)
         if promised is not None:
-            ranks = [p.rank for p in self.listed() if p.client == client]
+            listed = [p for p in self.listed() if p.key not in self.planted]
+            ranks = [p.rank for p in listed if p.client == client]
             if not ranks or max(ranks) < promised:
                 raise self.fail(f"{client}'s acknowledged update {promised} is lost")
 

@@ -69,7 +69,7 @@ class Picking:
             self._selection.check(plan.pick, clients, self._names, number)
         except SelectionError as error:
             raise ValueError(str(error)) from None
-        reached = self._completing.reached
+        reached = self._plans.reached
         former = self._plans.get(*reached) if reached and reached[0] == number - 1 >= 0 else None
         expected = former and former.known_after(number - 1)
         if expected is not None and plan.pick is not None and expected != plan.pick.roster:

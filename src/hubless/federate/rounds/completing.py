@@ -86,7 +86,6 @@ class Completing:
         self._store, self._strategy = member.store, member.strategy
         self._slot_names = member.strategy.optimizer.slots
         self.state = ServerState(member.strategy)
-        self.reached: tuple[int, int] | None = None
         self._at: tuple[int, int] | None = None
         """The version whose params are at hand to step from."""
         self._slots: dict[int, tuple[tuple[int, int], Slots]] = {}
@@ -112,9 +111,11 @@ class Completing:
         waiting_since, in_vain = clock.now(), 0
         for _ in pauses(clock, float("inf"), first=0.02, longest=1.0):
             listing = member.look()
-            binding = self._plans.binding(number, listing)
             # from then on its objects, the plan too, may be collected and even created again
-            if binding is None or self._is_over(number, listing):
+            binding = (
+                None if self._is_over(number, listing) else self._plans.binding(number, listing)
+            )
+            if binding is None:
                 return None
             if binding.digest != work.plan.digest:
                 work = Work(member.agreed, number, binding, posted, own)
@@ -145,7 +146,7 @@ class Completing:
         posted = listing.rounds[number].updates.get(key)
         if posted is None:
             # what this member has computed stands for it, whatever is deleted later
-            return self.reached != (number, plan.attempt)
+            return self._plans.reached != (number, plan.attempt)
         try:
             self._open([posted], verify=True)
         except _Unusable as unusable:
@@ -159,7 +160,7 @@ class Completing:
     def has_all_slices(self, number: int, plan: Plan, listing: Listing) -> bool:
         """Whether a round needs nobody's update any more: its attempt stands."""
         work, round_ = Work(self._member.agreed, number, plan), listing.rounds[number]
-        return self.reached == work.version or (
+        return self._plans.reached == work.version or (
             not _absent(plan, round_)
             and all(
                 len(_digests(self._credible(work, i, round_))) == 1 for i in range(len(work.cuts))
@@ -174,7 +175,7 @@ class Completing:
         if not self._strategy.optimizer.needs_current or number == 0:
             return True
         plan = self._plans.binding(number - 1, listing)
-        if plan is None or self.reached == (number - 1, plan.attempt):
+        if plan is None or self._plans.reached == (number - 1, plan.attempt):
             return plan is not None
         return self.complete(number - 1, plan) is not None
 
@@ -195,8 +196,6 @@ class Completing:
             fits = plan.before is None or (plan.before == (-1, 0) and listing.has_initial)
         else:
             fits = plan.before is not None and plan.before[0] == number - 1
-            if fits and self.reached is not None and self.reached[0] == number - 1:
-                fits = plan.before == self.reached
         if not fits:
             raise ValueError("it steps from another version than the one before it")
 
@@ -225,7 +224,7 @@ class Completing:
         round_ = listing.rounds[work.number]
         self._check(work, round_)
         self._settle_contradictions(work, round_)
-        self.reached = self._at = work.version
+        self._plans.reached = self._at = work.version
         self._loaded = work
         self.state.start_from(work.out)
         return Result(work.out, work.plan, listing)
@@ -409,7 +408,8 @@ class Completing:
             return
         listing = self._member.look()
         plan = self._plans.binding(number, listing)
-        if plan is None or plan.attempt != attempt or self.complete(number, plan) is None:
+        result = None if plan is None else self.complete(number, plan)
+        if result is None or result.plan.attempt != attempt:
             raise NotFound(f"round {number} was collected", keys.plan_key(number, attempt))
 
     def _recall_slots(self, version: tuple[int, int], blocks: range) -> dict[int, Slots]:

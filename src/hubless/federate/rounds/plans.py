@@ -12,7 +12,7 @@ from typing import Any
 
 from hubless.errors import AlreadyExists, FederationError, NotFound, Refused, StoreError
 from hubless.federate import keys
-from hubless.federate.keys import Listing, Posted
+from hubless.federate.keys import Listing, Posted, Round
 from hubless.federate.member import Member
 from hubless.federate.picking.standing import Pick, Standing
 from hubless.store import codec
@@ -112,6 +112,8 @@ class Plans:
         is_bad: Callable[[str, Plan, int, Listing], bool],
     ) -> None:
         self._member, self.admits, self._check, self._is_bad = member, admits, check, is_bad
+        self.reached: tuple[int, int] | None = None
+        """The version that this member is at: a round, and at which attempt it was completed."""
         self._read: dict[tuple[int, int], Plan | None] = {}
         self._binding: dict[int, Plan] = {}
         self._squatted: set[tuple[int, int]] = set()
@@ -119,6 +121,19 @@ class Plans:
 
     def binding(self, number: int, listing: Listing) -> Plan | None:
         """The plan that binds a round as things stand, or None while it is open."""
+        while plan := self._closing(number, listing):
+            reached, before = self.reached, plan.before
+            if reached is None or before is None or reached[0] != before[0] or reached == before:
+                break
+            reason = (
+                f"it steps from attempt {before[1]} of round {before[0]}, which was not its last"
+            )
+            self._refuse(number, plan.attempt, reason)
+            self.void(number, plan.attempt)
+        return plan
+
+    def _closing(self, number: int, listing: Listing) -> Plan | None:
+        """The last of a round's attempts that counts, whatever it steps from."""
         plan = self._binding.get(number)
         attempts = listing.rounds[number].plans
         for attempt in range(plan.attempt + 1 if plan else 0, max(attempts, default=-1) + 1):
@@ -129,7 +144,9 @@ class Plans:
             following = self._sound(number, attempt, listing)
             if following is None:
                 continue
-            if plan is None or self._follows(following, plan, number, listing):
+            if plan is None:
+                plan = following if _is_backed(following, listing.rounds[number]) else None
+            elif self._follows(following, plan, number, listing):
                 plan = following
         if plan is not None:
             self._binding[number] = plan
@@ -162,6 +179,10 @@ class Plans:
     ) -> None:
         """Close a round with these updates, unless somebody else has closed it already."""
         attempt = self._next_attempt(number, listing)
+        earlier = listing.rounds[number].plans & set(range(attempt))
+        if any((number, each) not in self._read for each in earlier):
+            # collected since that listing: the round is over
+            return
         by, nonce = self._member.client, secrets.token_hex(8)
         plan = Plan(tuple(included), attempt, before, pick, by, nonce)
         key = keys.plan_key(number, attempt)
@@ -220,19 +241,11 @@ class Plans:
             plan = self.binding(number, listing)
             if plan is None:
                 continue
-            if is_far and not self._is_led_up_to(number, plan, listing):
+            if is_far and self.binding(number - 1, listing) is None:
                 strays.append(number)
                 continue
             return (number, plan), strays
         return None, strays
-
-    def _is_led_up_to(self, number: int, plan: Plan, listing: Listing) -> bool:
-        """Whether the round before is there, too, and anything of what the plan includes."""
-        round_ = listing.rounds[number]
-        is_backed = bool(round_.slices.get(plan.attempt)) or any(
-            key in round_.updates for key in plan.included
-        )
-        return is_backed and self.binding(number - 1, listing) is not None
 
     def _sound(self, number: int, attempt: int, listing: Listing) -> Plan | None:
         """The plan of an attempt, or None where what lies there binds nobody."""
@@ -275,3 +288,8 @@ class Plans:
 
     def _refuse(self, number: int, attempt: int, reason: str) -> None:
         self._member.refuse(Refused("?", keys.plan_key(number, attempt), reason))
+
+
+def _is_backed(plan: Plan, round_: Round) -> bool:
+    """Whether anything is there of what a plan includes: nobody closes a round with nothing."""
+    return any(key in round_.updates for key in plan.included)
