@@ -157,7 +157,9 @@ class Hostile(World):
         return posted.folder == keys.UPDATES
 
     def check_refusal(self, life: Life, event: events.RefusedUpdate) -> None:
-        if event.key not in self.bad and event.key not in self.planted:
+        # a planted plan may include what is not there, or not yet
+        known = event.key in self.backing._objects
+        if known and event.key not in self.bad and event.key not in self.planted:
             raise self.fail(f"{life.name} refuses {event.peer}'s {event.key}: {event.reason}")
 
     def check_alarm(self, life: Life, event: events.Impostor | events.Forged) -> None:

@@ -212,12 +212,17 @@ class OpenRound:
             self._plans.close(number, included, listing, before, pick)
 
     def _check_agrees(self, number: int, listing: Listing) -> None:
-        """Raise where others follow a plan that this member refuses: they would part ways."""
+        """Raise where most follow a plan that this member refuses: they would part ways.
+
+        One alone may be somebody who wants everybody to stop.
+        """
+        taking_part = {posted.client for posted in listing.rounds[number].updates.values()}
+        taking_part -= {self._member.client}
         for attempt, slices in listing.rounds[number].slices.items():
             makers = {made.client for several in slices.values() for made in several}
             others = sorted(filter(self.quorum.admits, makers - {self._member.client}))
             key = keys.plan_key(number, attempt)
-            if others and self._member.refused(key):
+            if 2 * len(others) > len(taking_part) and self._member.refused(key):
                 raise FederationError(
                     f"{', '.join(others)} follow {key}, which this member refuses (an event says "
                     "why): every site needs the same hubless, numpy and arguments of join"

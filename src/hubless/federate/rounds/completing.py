@@ -123,8 +123,8 @@ class Completing:
             late = is_past or clock.now() - waiting_since >= self._help_after
             try:
                 advanced = self._advance(work, listing.rounds[number], late)
-                if work.complete:
-                    return self._arrive(work)
+                if work.complete and (result := self._arrive(work)):
+                    return result
             except _Unusable as unusable:
                 self._leave_out(work, unusable.refusals, listing)
                 continue
@@ -218,11 +218,16 @@ class Completing:
         newest = self._plans.newest(listing, number)
         return newest is not None and newest[0] >= number + KEPT_ROUNDS
 
-    def _arrive(self, work: Work) -> Result:
+    def _arrive(self, work: Work) -> Result | None:
         """Be at this version, once a part of it was checked and nobody says otherwise."""
         listing = self._member.look()
         round_ = listing.rounds[work.number]
-        self._check(work, round_)
+        try:
+            self._check(work, round_)
+        except NotFound:
+            # where others have gone on from here it may be too late to check anything
+            if self._plans.binding(work.number + 1, listing) is None:
+                return None
         self._settle_contradictions(work, round_)
         self._plans.reached = self._at = work.version
         self._loaded = work
@@ -463,7 +468,6 @@ class Completing:
         others = [i for i in range(len(work.cuts)) if i not in work.made]
         if work.is_checked or not others or not self._computes:
             return False
-        work.is_checked = True
         index = others[secrets.randbelow(len(others))]
         start, stop = extent(work.signature, work.cuts[index])
         size = stop - start
@@ -481,10 +485,8 @@ class Completing:
             if not np.array_equal(mine, work.out[block.start : block.stop]):
                 differs.append(block)
 
-        try:
-            self._reduce(work, index, round_, parts, compare)
-        except NotFound:
-            return False
+        self._reduce(work, index, round_, parts, compare)
+        work.is_checked = True
         return bool(differs) and self._make_slice(work, index, round_)
 
     def _settle_contradictions(self, work: Work, round_: Round) -> bool:

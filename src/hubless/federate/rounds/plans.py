@@ -121,20 +121,7 @@ class Plans:
 
     def binding(self, number: int, listing: Listing) -> Plan | None:
         """The plan that binds a round as things stand, or None while it is open."""
-        while plan := self._closing(number, listing):
-            reached, before = self.reached, plan.before
-            if reached is None or before is None or reached[0] != before[0] or reached == before:
-                break
-            reason = (
-                f"it steps from attempt {before[1]} of round {before[0]}, which was not its last"
-            )
-            self._refuse(number, plan.attempt, reason)
-            self.void(number, plan.attempt)
-        return plan
-
-    def _closing(self, number: int, listing: Listing) -> Plan | None:
-        """The last of a round's attempts that counts, whatever it steps from."""
-        plan = self._binding.get(number)
+        plan, judged, refused = self._binding.get(number), list[Plan](), dict[int, str]()
         attempts = listing.rounds[number].plans
         for attempt in range(plan.attempt + 1 if plan else 0, max(attempts, default=-1) + 1):
             if attempt not in attempts:
@@ -142,15 +129,46 @@ class Plans:
                     continue
                 break
             following = self._sound(number, attempt, listing)
-            if following is None:
+            if following is None or not (plan or _is_backed(following, listing.rounds[number])):
                 continue
-            if plan is None:
-                plan = following if _is_backed(following, listing.rounds[number]) else None
-            elif self._follows(following, plan, number, listing):
-                plan = following
-        if plan is not None:
+            judged.append(following)
+            refused[attempt] = self._objection(following, plan, number, listing)
+            plan = plan if refused[attempt] else following
+        if plan is not None and self._knows_before(number, judged):
             self._binding[number] = plan
+            for attempt, reason in refused.items():
+                if reason:
+                    self._refuse(number, attempt, reason)
         return plan
+
+    def _knows_before(self, number: int, judged: Sequence[Plan]) -> bool:
+        """Whether this member can tell what these plans of a round have to step from.
+
+        Who is not there yet may be wrong about them, and decides nothing for good.
+        """
+        is_there = self.reached is not None and self.reached[0] >= number - 1
+        return is_there or all(plan.before is None or plan.before[0] < 0 for plan in judged)
+
+    def _objection(self, plan: Plan, former: Plan | None, number: int, listing: Listing) -> str:
+        """Why an attempt may not close a round, or take a former one's place; empty if it may."""
+        before, reached = plan.before, self.reached
+        if (
+            before is not None
+            and reached is not None
+            and reached[0] == before[0]
+            and reached != before
+        ):
+            return "it steps from another attempt of the round before than the last"
+        if former is None:
+            return ""
+        left_out = [key for key in former.included if key not in plan.included]
+        rest = tuple(key for key in former.included if key in plan.included)
+        if not left_out or (rest and (rest != plan.included or before != former.before)):
+            return f"it does not follow from attempt {former.attempt}"
+        for key in left_out:
+            if not self._is_bad(key, former, number, listing):
+                return f"it leaves out {key}, and nothing is wrong with that"
+        return ""
 
     def newest(self, listing: Listing, reached: int) -> tuple[int, Plan] | None:
         """The newest round that was closed, and how, for a member that has `reached` one.
@@ -271,20 +289,6 @@ class Plans:
             else:
                 self._read[at] = plan
         return self._read[at]
-
-    def _follows(self, plan: Plan, former: Plan, number: int, listing: Listing) -> bool:
-        """Whether a later attempt may take a former one's place."""
-        left_out = [key for key in former.included if key not in plan.included]
-        rest = tuple(key for key in former.included if key in plan.included)
-        reason = ""
-        if not left_out or (rest and (rest != plan.included or plan.before != former.before)):
-            reason = f"it does not follow from attempt {former.attempt}"
-        for key in left_out:
-            if not reason and not self._is_bad(key, former, number, listing):
-                reason = f"it leaves out {key}, and nothing is wrong with that"
-        if reason:
-            self._refuse(number, plan.attempt, reason)
-        return not reason
 
     def _refuse(self, number: int, attempt: int, reason: str) -> None:
         self._member.refuse(Refused("?", keys.plan_key(number, attempt), reason))
