@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -260,20 +261,20 @@ class Member:
         return False
 
     def look(self) -> Listing:
-        """What one listing tells, but for what somebody else put under this member's name."""
+        """What one listing tells; what somebody else put under this member's name is an alarm."""
         listing = keys.parse_listing(self.store.list(""))
         for round_ in listing.rounds.values():
-            slices = [made for by_index in round_.slices.values() for made in by_index.values()]
             named: list[Posted | Made] = [*round_.updates.values()]
-            named += [made for several in slices for made in several]
+            for by_index in round_.slices.values():
+                named += itertools.chain.from_iterable(by_index.values())
             for item in named:
-                if item.client != self.client or item.key in self._written:
-                    continue
-                if not self.notice(item.client, item.incarnation, item.key):
-                    round_.updates.pop(item.key, None)
-                    for several in slices:
-                        several[:] = [made for made in several if made.key != item.key]
+                if item.client == self.client and item.key not in self._written:
+                    self.notice(item.client, item.incarnation, item.key)
         return listing
+
+    def disowns(self, key: str) -> bool:
+        """Whether this key is under this member's name, and somebody else wrote it."""
+        return key in self._alarmed
 
     def gone(self, listing: Listing) -> set[str]:
         """Who has left this run for good, as far as it shows: nobody waits for them."""

@@ -121,7 +121,7 @@ class Synchronous:
                 self._collect(number - 1, listing)
                 return None
             plan = self._open.wait(number, pick, posted is not None)
-            counted = None if plan is None or posted is None else self._counted(plan, posted)
+            counted = None if plan is None or posted is None else self._counted(plan)
             if plan is not None and posted is not None and counted is None:
                 member.emit(events.Late(client=member.client, round=number))
                 continue
@@ -197,16 +197,12 @@ class Synchronous:
         """
         return self.member.terms.unpicked == "wait" and self._arrived < number - 1
 
-    def _counted(self, plan: Plan, posted: Posted) -> Posted | None:
+    def _counted(self, plan: Plan) -> Posted | None:
         """Which of this process's updates a round includes.
 
         It may be an earlier one than the last: of a step that was given up and tried again.
         """
-        mine = [
-            p
-            for p in plan.updates
-            if p.client == self.member.client and p.incarnation == posted.incarnation
-        ]
+        mine = [p for p in plan.updates if self.member.wrote(p.key)]
         return mine[0] if mine else None
 
     def _arrive(self, number: int, result: Result) -> None:

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from hubless import events
-from hubless.errors import NameTaken, QuorumMissed
+from hubless.errors import NameTaken, QuorumMissed, TooLate
 from hubless.federate import keys
 from hubless.federate.federation import Federation
 from hubless.federate.keys import Incarnation, Posted
@@ -208,6 +208,7 @@ class HostileSyncWorld(Hostile, SyncWorld):
             member.slowness = min(member.slowness, 5.0)
         self.doubts: dict[tuple[str, int], tuple[Life, Version]] = {}
         self.ended: dict[int, dict[str, Version]] = {}
+        self.stopped = False
         self.begin_attacks()
 
     def deeds(self) -> list[Callable[[], None]]:
@@ -310,18 +311,19 @@ class HostileSyncWorld(Hostile, SyncWorld):
     def check(self, life: Life, federation: Federation, result: Mapping[str, Any]) -> None:
         version = reached(federation)
         assert version is not None
+        plan = self.plans.get(version)
+        if plan is None:
+            raise self.fail(f"{life.name} ends round {version} by a plan of nothing")
+        is_sound = all(key in self.contents for key in plan.included)
+        if not is_sound or packed(result) != packed(self.expected(version)[0]):
+            self.counts["fooled"] += 1
+            self.doubts[life.name, version[0]] = life, version
+            return
+        self.doubts.pop((life.name, version[0]), None)
         ended = self.ended.setdefault(version[0], {})
         ended[life.name] = version
         if len(set(ended.values())) > 1:
             raise self.fail(f"round {version[0]} ends in more than one way: {ended}")
-        plan = self.plans.get(version)
-        if plan is None or any(key not in self.contents for key in plan.included):
-            raise self.fail(f"{life.name} ends round {version} by a plan of nothing")
-        if packed(result) != packed(self.expected(version)[0]):
-            self.counts["fooled"] += 1
-            self.doubts[life.name, version[0]] = life, version
-        else:
-            self.doubts.pop((life.name, version[0]), None)
 
     def check_alarm(self, life: Life, event: events.Impostor | events.Forged) -> None:
         # who was fooled computes the next round from there, and is told from the others by that
@@ -331,9 +333,18 @@ class HostileSyncWorld(Hostile, SyncWorld):
     def check_missed(self, life: Life, missed: QuorumMissed, waited: float, lates: int) -> None:
         self.counts["quorum missed"] += 1
 
+    def late(self, life: Life, error: TooLate) -> None:
+        super().late(life, error)
+        self.excuse(life, error)
+
+    def excuse(self, life: Life, error: Exception) -> None:
+        # who may create plans can keep others from the end of a round, but not without a word
+        self.stopped = True
+        super().excuse(life, error)
+
     def finally_wrong(self) -> str:
         gave_up = [life.name for life in self.lives if getattr(life.member, "gave_up", False)]
-        if gave_up and self.posters >= self.quorum and not self.counts["excused FederationError"]:
+        if gave_up and self.posters >= self.quorum and not self.stopped:
             return f"{gave_up[0]} gave up although a quorum lives"
         for (name, number), (life, version) in self.doubts.items():
             later = [n for n, ended in self.ended.items() if n > number and name in ended]

@@ -182,6 +182,10 @@ class SyncWorld(World):
         if waited > (lates + 1) * self.deadline * 1.1 + _SLACK:
             raise self.fail(f"{life.name} waited {waited:.0f} s with {self.deadline:.0f} to go")
 
+    def late(self, life: Life, error: TooLate) -> None:
+        """A call ended because it was too late for every round, or for all of one."""
+        self.counts["too late"] += 1
+
     def delivered(self) -> set[str]:
         """Whose update lies in the open round and looks like one."""
         folder = keys.round_folder(self.open)
@@ -225,19 +229,12 @@ class SyncMember(Member):
     def live(self, life: Life) -> None:
         world = self.sync
         life.content = self.trained()
-        federation = hubless.join(
-            life.view,
-            self.name,
-            strategy=self.strategy,
-            mode="sync",
-            members=world.names if world.named else len(world.names),
-            quorum=world.quorum,
-            deadline=world.deadline,
-            model=life.content.params if self.starts else None,
-            clock=life.clock,
-            on_event=life.hear,
-            **self.terms(),
-        )
+        try:
+            federation = self.join(life, life.content.params if self.starts else None)
+        except FederationError as error:
+            world.excuse(life, error)
+            self.give_up()
+            return
         self.catch_up(life, federation)
         arrived = world.now
         while not self.done(federation):
@@ -255,8 +252,8 @@ class SyncMember(Member):
                 waited = life.clock.now() - began - (life.stalled - stalled) * 1.1
                 lates = sum(isinstance(e, events.Late) for e in life.heard[told:])
                 world.check_missed(life, missed, waited, lates)
-            except TooLate:
-                world.counts["too late"] += 1
+            except TooLate as error:
+                world.late(life, error)
             except FederationError as error:
                 world.excuse(life, error)
             else:
@@ -273,6 +270,22 @@ class SyncMember(Member):
                 self.give_up()
                 return
         federation.close()
+
+    def join(self, life: Life, params: Params | None) -> Federation:
+        world = self.sync
+        return hubless.join(
+            life.view,
+            self.name,
+            strategy=self.strategy,
+            mode="sync",
+            members=world.names if world.named else len(world.names),
+            quorum=world.quorum,
+            deadline=world.deadline,
+            model=params,
+            clock=life.clock,
+            on_event=life.hear,
+            **self.terms(),
+        )
 
     def terms(self) -> dict[str, Any]:
         """What else this member joins with."""

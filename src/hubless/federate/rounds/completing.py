@@ -126,7 +126,11 @@ class Completing:
                 if work.complete and (result := self._arrive(work)):
                     return result
             except _Unusable as unusable:
-                self._leave_out(work, unusable.refusals, listing)
+                if self._plans.knows_before(number, [work.plan]):
+                    self._leave_out(work, unusable.refusals, listing)
+                else:
+                    # the plan itself may not count, which shows from the round before
+                    self.has_version_before(number, listing)
                 continue
             if advanced and not late:
                 # who is late stays so, however long it takes to help out
@@ -204,6 +208,11 @@ class Completing:
         work = self._loaded
         if work is None or work.number not in listing.rounds:
             return
+        plan = self._plans.binding(work.number, listing)
+        if plan is not None and plan.digest != work.plan.digest:
+            # it was closed again, as what it includes is bad: its result has to be had anew
+            self._loaded = self._at = self._plans.reached = None
+            return
         try:
             if self._settle_contradictions(work, listing.rounds[work.number]):
                 self._at = work.version
@@ -279,7 +288,7 @@ class Completing:
             for made in by_index.get(index, ())
             if self._plans.admits(made.client)
             and (made.client, made.incarnation) not in self._forgers
-            and not self._member.refused(made.key)
+            and not (self._member.refused(made.key) or self._member.disowns(made.key))
         ]
         return sorted(credible, key=lambda made: (made.client != owner, made.client))
 

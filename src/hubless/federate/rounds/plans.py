@@ -134,14 +134,14 @@ class Plans:
             judged.append(following)
             refused[attempt] = self._objection(following, plan, number, listing)
             plan = plan if refused[attempt] else following
-        if plan is not None and self._knows_before(number, judged):
+        if plan is not None and self.knows_before(number, judged):
             self._binding[number] = plan
             for attempt, reason in refused.items():
                 if reason:
                     self._refuse(number, attempt, reason)
         return plan
 
-    def _knows_before(self, number: int, judged: Sequence[Plan]) -> bool:
+    def knows_before(self, number: int, judged: Sequence[Plan]) -> bool:
         """Whether this member can tell what these plans of a round have to step from.
 
         Who is not there yet may be wrong about them, and decides nothing for good.
