@@ -199,6 +199,7 @@ class HostileSyncWorld(Hostile, SyncWorld):
     """Members that wait for each other, and somebody who closes and completes their rounds."""
 
     mode = "hostile-sync"
+    patience = 100.0
 
     def __init__(self, seed: int, sabotage: str = "", keep: int | None = 60) -> None:
         super().__init__(seed, sabotage, keep)

@@ -22,7 +22,6 @@ from tests.support.schedules.basics import MALLORY, Content, Params, Version, pa
 from tests.support.schedules.life import Life
 from tests.support.schedules.world import Member, World
 
-_MOST_PATIENT = 400.0
 _SLACK = 45.0
 
 
@@ -30,6 +29,8 @@ class SyncWorld(World):
     """Members that wait for each other, some of them under a quorum."""
 
     mode = "sync"
+    patience = 400.0
+    """After so many seconds without a new round a member may give up."""
 
     def __init__(self, seed: int, sabotage: str = "", keep: int | None = 60) -> None:
         super().__init__(seed, sabotage, keep)
@@ -265,7 +266,7 @@ class SyncMember(Member):
             self.catch_up(life, federation)
             if before != reached(federation):
                 arrived = world.now
-            hopeless = world.now - arrived > _MOST_PATIENT or world.hopeless
+            hopeless = world.now - arrived > world.patience or world.hopeless
             if hopeless and not self.done(federation):
                 self.give_up()
                 return

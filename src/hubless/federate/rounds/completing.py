@@ -528,8 +528,7 @@ class Completing:
         """Close the round again without updates that nobody can use."""
         for refusal in refusals:
             self._member.refuse(refusal)
-        bad = {refusal.key for refusal in refusals}
-        rest = [key for key in work.plan.included if key not in bad]
+        rest = [key for key in work.plan.included if not self._member.refused(key)]
         plan = work.plan
         if rest:
             self._plans.close(work.number, rest, listing, plan.before, plan.pick)

@@ -117,6 +117,7 @@ class Plans:
         self._read: dict[tuple[int, int], Plan | None] = {}
         self._binding: dict[int, Plan] = {}
         self._squatted: set[tuple[int, int]] = set()
+        self._voided: set[int] = set()
         self._has_vanished = False
 
     def binding(self, number: int, listing: Listing) -> Plan | None:
@@ -220,6 +221,7 @@ class Plans:
         """Open a round again that was closed with nothing but updates that nobody can use."""
         self._binding.pop(number, None)
         self._read[number, attempt] = None
+        self._voided.add(number)
 
     def get(self, number: int, attempt: int) -> Plan | None:
         """A plan that was read before, if it was sound."""
@@ -230,6 +232,7 @@ class Plans:
         self._read = {at: plan for at, plan in self._read.items() if at[0] >= number}
         self._binding = {n: plan for n, plan in self._binding.items() if n >= number}
         self._squatted = {at for at in self._squatted if at[0] >= number}
+        self._voided = {n for n in self._voided if n >= number}
 
     def _next_attempt(self, number: int, listing: Listing) -> int:
         """The first attempt at closing a round that nobody made yet."""
@@ -259,11 +262,15 @@ class Plans:
             plan = self.binding(number, listing)
             if plan is None:
                 continue
-            if is_far and self.binding(number - 1, listing) is None:
+            if is_far and not self._was_closed(number - 1, listing):
                 strays.append(number)
                 continue
             return (number, plan), strays
         return None, strays
+
+    def _was_closed(self, number: int, listing: Listing) -> bool:
+        """Whether others may have gone on from a round, as some do before they read its updates."""
+        return number in self._voided or self.binding(number, listing) is not None
 
     def _sound(self, number: int, attempt: int, listing: Listing) -> Plan | None:
         """The plan of an attempt, or None where what lies there binds nobody."""
