@@ -262,9 +262,9 @@ class SyncMember(Member):
                     arrived = world.now
                     world.check(life, federation, result)
                     continue
-            before = reached(federation)
+            before = reached(federation) or (-1, 0)
             self.catch_up(life, federation)
-            if before != reached(federation):
+            if before < (reached(federation) or (-1, 0)):
                 arrived = world.now
             hopeless = world.now - arrived > world.patience or world.hopeless
             if hopeless and not self.done(federation):

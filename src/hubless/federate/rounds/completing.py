@@ -128,10 +128,10 @@ class Completing:
             except _Unusable as unusable:
                 if self._plans.knows_before(number, [work.plan]):
                     self._leave_out(work, unusable.refusals, listing)
-                else:
-                    # the plan itself may not count, which shows from the round before
-                    self.has_version_before(number, listing)
-                continue
+                    continue
+                # the plan itself may not count, which shows from the round before
+                self.has_version_before(number, listing)
+                advanced = False
             if advanced and not late:
                 # who is late stays so, however long it takes to help out
                 waiting_since = clock.now()

@@ -130,7 +130,10 @@ class Plans:
                     continue
                 break
             following = self._sound(number, attempt, listing)
-            if following is None or not (plan or _is_backed(following, listing.rounds[number])):
+            if following is None:
+                continue
+            if plan is None and not _is_backed(following, listing.rounds[number]):
+                refused[attempt] = "nothing is there of what it includes"
                 continue
             judged.append(following)
             refused[attempt] = self._objection(following, plan, number, listing)
@@ -147,7 +150,7 @@ class Plans:
 
         Who is not there yet may be wrong about them, and decides nothing for good.
         """
-        is_there = self.reached is not None and self.reached[0] >= number - 1
+        is_there = self.reached is not None and self.reached[0] == number - 1
         return is_there or all(plan.before is None or plan.before[0] < 0 for plan in judged)
 
     def _objection(self, plan: Plan, former: Plan | None, number: int, listing: Listing) -> str:
