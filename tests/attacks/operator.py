@@ -202,7 +202,7 @@ def an_included_update_is_deleted(scene: Scene) -> None:
     scene.check_within("a steps", result, 1.0, 3.0)
     if result is None:
         scene.harmed("a lost a round for an update of another's")
-    scene.check_named(posted.key, "it was deleted")
+    scene.check_named(posted.key, "it is not there")
 
 
 @attack("O6", "the operator empties the folder between two rounds")
