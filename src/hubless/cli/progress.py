@@ -68,7 +68,7 @@ class Progress:
                 again = " again" if event.resumed else ""
                 return f"joined {event.url}{again} ({event.mode})"
             case events.Sharing():
-                rest = f"; {event.left_out} frozen or tied ones stay here" if event.left_out else ""
+                rest = f" ({event.left_out} frozen or tied)" if event.left_out else ""
                 return f"shares {event.arrays} arrays, {in_bytes(event.bytes)}{rest}"
             case events.Pulled():
                 peers = ", ".join(f"{peer} {number}" for peer, number in event.peers.items())

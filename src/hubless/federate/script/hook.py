@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
@@ -82,16 +82,19 @@ class FirstOptimizer:
         """Meet before the model is saved; a file is written also where that does not work out."""
         if self.model is None or os.getpid() != self._process:
             return
-        if self._is_the_model(saving, self.model):
-            # a thread that saves beside the training must not change what is being trained
-            met = threading.get_ident() == self._thread and self._meet(self.model)
-        elif self._is_a_copy(saving, self.model):
-            met = False
-        else:
+        copies = self._copies(saving, self.model)
+        if not copies and not self._is_the_model(saving, self.model):
             return
-        if saving.file is not None:
-            self.files.pop(saving.file, None)
-            self.files[saving.file] = met
+        # a thread that saves beside the training must not change what is being trained, and a copy
+        # of what the model was before, such as when it was best, stays that
+        now = self.model.state_dict()
+        is_now = all(_equal(copy, now[name]) for name, copy in copies.items())
+        met = is_now and threading.get_ident() == self._thread and self._meet(self.model)
+        if met:
+            _bring_up_to_date(copies, self.model.state_dict())
+        file = saving.file or "a stream"
+        self.files.pop(file, None)
+        self.files[file] = met
 
     def finish(self) -> None:
         """Share what was trained since the last time, now that the script is over."""
@@ -171,11 +174,14 @@ class FirstOptimizer:
         mine = {_storage(tensor) for tensor in model.state_dict().values()}
         return any(_storage(tensor) in mine for _, tensor in saving.tensors())
 
-    def _is_a_copy(self, saving: Saving, model: TrainedModel) -> bool:
-        names = {name for name, _ in saving.tensors()}
+    def _copies(self, saving: Saving, model: TrainedModel) -> dict[str, Any]:
+        """The model's tensors as they lie in other memory, such as on another device, by name."""
+        mine = {_storage(tensor) for tensor in model.state_dict().values()}
+        others = {name: t for name, t in saving.tensors() if _storage(t) not in mine}
         first = model.names[0]
-        before = {name.removesuffix(first) for name in names if name.endswith(first)}
-        return any(all(start + name in names for name in model.names) for start in before)
+        before = {name.removesuffix(first) for name in others if name.endswith(first)}
+        whole = [start for start in before if all(start + n in others for n in model.names)]
+        return {name: others[whole[0] + name] for name in model.names} if whole else {}
 
     def _leave_alone(self, optimizer: Any) -> None:
         if self._others_said:
@@ -193,6 +199,15 @@ def _storage(tensor: Any) -> object:
         return tensor.untyped_storage().data_ptr() or id(tensor)
     except (RuntimeError, NotImplementedError):
         return id(tensor)
+
+
+def _equal(copy: Any, tensor: Any) -> bool:
+    return bool(copy.shape == tensor.shape) and bool((copy == tensor.to(copy)).all())
+
+
+def _bring_up_to_date(copies: Mapping[str, Any], state: Mapping[str, Any]) -> None:
+    for name, copy in copies.items():
+        copy.detach().copy_(state[name].detach())
 
 
 @contextmanager
