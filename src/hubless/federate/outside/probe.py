@@ -93,7 +93,7 @@ def examine(store: Store, size: int = 16 << 20, tries: int = 5, client: str = "c
     prefix = f"{probe_key(client)}/"
     keys = [f"{prefix}{i}" for i in range(tries)]
     large = f"{prefix}large"
-    found = Findings()
+    found, is_clean = Findings(), False
     try:
         puts = [_timed(partial(store.put, key, [b"hubless"])) for key in keys]
         found = replace(found, can_write=True, put_seconds=median(puts))
@@ -109,11 +109,15 @@ def examine(store: Store, size: int = 16 << 20, tries: int = 5, client: str = "c
         honoured, note = honours_create(store, client)
         found = replace(found, creates_if_absent=honoured, create_note=note)
         store.delete([*keys, large])
-        found = replace(found, can_delete=not store.list(prefix))
+        is_clean = not store.list(prefix)
+        found = replace(found, can_delete=is_clean)
     except StoreError as error:
         found = replace(found, trouble=str(error))
-        with contextlib.suppress(StoreError):
-            store.delete([*keys, large])
+    finally:
+        # whoever interrupts this leaves nothing behind, either
+        if not is_clean:
+            with contextlib.suppress(StoreError):
+                store.delete([*keys, large])
     return found
 
 
