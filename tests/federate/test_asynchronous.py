@@ -15,8 +15,8 @@ from hubless.federate.keys import newest, parse_updates
 from hubless.store.base import Bytes
 from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
-from hubless.store.metered import Metered
 from hubless.strategy.weighting import ByStaleness, Decay
+from hubless.testing.metered import Metered
 
 
 def params(value: float, size: int = 600_000) -> dict[str, Any]:

@@ -37,7 +37,7 @@ from hubless.signature import Signature
 from hubless.store.base import Entry, Store
 from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
-from hubless.store.metered import Metered
+from hubless.testing.metered import Metered
 from tests.support.frequencies import fits, successive
 from tests.support.waiting import until
 

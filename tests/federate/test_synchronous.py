@@ -19,7 +19,7 @@ from hubless.errors import QuorumMissed
 from hubless.federate import keys
 from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
-from hubless.store.metered import Metered
+from hubless.testing.metered import Metered
 from hubless.update import Update
 from tests.support.waiting import until, wait_at_most
 

@@ -14,9 +14,9 @@ import pytest
 from hubless.errors import AlreadyExists, NotFound, StoreError, Unsupported
 from hubless.rng import stream
 from hubless.store.base import Bytes, Store
-from hubless.store.faults import Faulty
 from hubless.store.memory import MemoryStore
 from hubless.store.reliable import Reliable
+from hubless.testing.faults import Faulty
 
 
 class FakeClock:

@@ -14,8 +14,8 @@ import hubless
 from hubless import events
 from hubless.errors import FederationError, HublessError, StoreError, Unsupported
 from hubless.select import Uniform
-from hubless.store.metered import Metered
 from hubless.store.reliable import Reliable
+from hubless.testing.metered import Metered
 from hubless.watch.feed import Feed, Feeds, open_feed
 from hubless.watch.listing import FederationFeed
 from tests.support.servers import Server

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from hubless.testing.stores import StoreContract
-from hubless.testing.strategies import StrategyContract
+from typing import TYPE_CHECKING
 
-__all__ = ["StoreContract", "StrategyContract"]
+from hubless.lazy import exported
+
+if TYPE_CHECKING:
+    from hubless.testing.stores import StoreContract as StoreContract
+    from hubless.testing.strategies import StrategyContract as StrategyContract
+
+_HOMES = {"StoreContract": "stores", "StrategyContract": "strategies"}
+
+__getattr__, __dir__ = exported(__name__, _HOMES)
