@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,8 +18,16 @@ from hubless.testing import StoreContract
 from tests.support.servers import Server
 
 
-def _fresh(server: Server) -> ObjectStore:
-    return ObjectStore(f"{server.url}/{uuid.uuid4().hex}", options=server.options)
+class _Buckets(StoreContract):
+    server: Server
+
+    def fresh(self, server: Server) -> ObjectStore:
+        self.server = server
+        return ObjectStore(f"{server.url}/{uuid.uuid4().hex}", options=server.options)
+
+    def reopened(self, store: Store) -> Store:
+        assert isinstance(store, ObjectStore)
+        return ObjectStore(store.url, options=self.server.options)
 
 
 class TestMemoryStore(StoreContract):
@@ -31,35 +41,49 @@ class TestFolderStore(StoreContract):
     def store(self, tmp_path: Path) -> Store:
         return FolderStore(tmp_path / "run")
 
+    def reopened(self, store: Store) -> Store:
+        assert isinstance(store, FolderStore)
+        return FolderStore(store.root)
+
+    def litter(self, store: Store) -> Sequence[str]:
+        assert isinstance(store, FolderStore)
+        updates = store.root / "updates"
+        (updates / "link").symlink_to(store.root / "good")
+        (store.root / "outside").symlink_to(store.root.parent)
+        os.mkfifo(updates / "pipe")
+        (updates / "back\\slash").touch()
+        (updates / "empty").mkdir()
+        return ["outside", "updates/back\\slash", "updates/link", "updates/pipe"]
+
 
 @pytest.mark.xdist_group("seaweedfs")
-class TestObjectStoreOnSeaweedFS(StoreContract):
+class TestObjectStoreOnSeaweedFS(_Buckets):
     @pytest.fixture
     def store(self, seaweedfs_server: Server) -> Store:
-        return _fresh(seaweedfs_server)
+        return self.fresh(seaweedfs_server)
 
 
 @pytest.mark.xdist_group("moto")
-class TestObjectStoreOnMoto(StoreContract):
+class TestObjectStoreOnMoto(_Buckets):
     @pytest.fixture
     def store(self, moto_server: Server) -> Store:
-        return _fresh(moto_server)
+        return self.fresh(moto_server)
 
 
 @pytest.mark.xdist_group("azurite")
-class TestObjectStoreOnAzurite(StoreContract):
+class TestObjectStoreOnAzurite(_Buckets):
     @pytest.fixture
     def store(self, azurite_server: Server) -> Store:
-        return _fresh(azurite_server)
+        return self.fresh(azurite_server)
 
 
 @pytest.mark.xdist_group("rclone")
-class TestObjectStoreOnRclone(StoreContract):
+class TestObjectStoreOnRclone(_Buckets):
     conditional = False
 
     @pytest.fixture
     def store(self, rclone_server: Server) -> Store:
-        return _fresh(rclone_server)
+        return self.fresh(rclone_server)
 
 
 @pytest.mark.xdist_group("moto")

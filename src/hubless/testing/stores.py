@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -15,16 +16,29 @@ class StoreContract:
     """Subclass, and give it a pytest fixture `store` that is an empty store each time.
 
     Set `conditional = False` for a store that cannot create only if absent: it then may be used
-    in asynchronous mode only.
+    in asynchronous mode only. `reopened` gives the same store once more, as another process would
+    have it, so that nothing passes that is only remembered. `litter` puts what is no object where
+    the store keeps its objects, if anybody can.
 
         class TestMyStore(StoreContract):
             @pytest.fixture
             def store(self, tmp_path):
                 return MyStore(tmp_path)
+
+            def reopened(self, store):
+                return MyStore(store.path)
     """
 
     conditional = True
     racers = 8
+
+    def reopened(self, store: Store) -> Store:
+        """The same store, opened anew; a test is skipped where there is no such thing."""
+        pytest.skip("this store cannot be opened a second time")
+
+    def litter(self, store: Store) -> Sequence[str]:
+        """Leave what is no object in the store, and say what of it has to be named."""
+        pytest.skip("nothing but objects can be in this store")
 
     def test_what_was_put_can_be_read_whole_and_in_part(self, store: Store) -> None:
         store.put("a/b.bin", [b"hello ", memoryview(b"world")])
@@ -86,7 +100,7 @@ class StoreContract:
 
     def test_create_refuses_a_key_that_is_taken(self, store: Store) -> None:
         if not self.conditional:
-            return
+            pytest.skip("this store cannot create only if absent")
         store.put("once", [b"first"], create=True)
         with pytest.raises(AlreadyExists) as raised:
             store.put("once", [b"second"], create=True)
@@ -95,7 +109,7 @@ class StoreContract:
 
     def test_a_race_to_create_has_one_winner(self, store: Store) -> None:
         if not self.conditional:
-            return
+            pytest.skip("this store cannot create only if absent")
         for attempt in range(5):
             start = threading.Barrier(self.racers)
 
@@ -144,6 +158,62 @@ class StoreContract:
         assert torn == []
 
     def test_a_key_cannot_leave_the_store(self, store: Store) -> None:
-        for key in ("../up", "a/../../up", "/etc/x", "a//b", "", "."):
+        for key in ("../up", "a/../../up", "/etc/x", "a//b", "", ".", "a\\b", "a\0b", "k" * 1100):
             with pytest.raises(ValueError, match="not a key"):
                 store.put(key, [b"x"])
+            for reading in (lambda k: store.get(k), lambda k: store.read(k, 0, 1)):
+                with pytest.raises((ValueError, NotFound)):
+                    reading(key)
+        assert store.list("") == []
+
+    def test_odd_keys_are_listed_and_read_as_they_were_written(self, store: Store) -> None:
+        names = (
+            "a b",
+            "%2F",
+            "#&=+",
+            "a:b*c",
+            "ü漢🌲",
+            "~x",
+            "...x",
+            "-",
+            "{0}",
+            "$HOME",
+            "x" * 200,
+        )
+        keys = sorted(f"odd/{name}/{name}" for name in names)
+        for key in keys:
+            store.put(key, [key.encode()])
+        assert [entry.key for entry in store.list("odd/")] == keys
+        assert [store.get(key) for key in keys] == [key.encode() for key in keys]
+        store.delete(keys)
+        assert store.list("") == []
+
+    def test_what_was_written_is_there_for_whoever_opens_the_store(self, store: Store) -> None:
+        other = self.reopened(store)
+        assert other is not store
+        store.put("mine/a", [b"1"])
+        assert [entry.key for entry in other.list("")] == ["mine/a"]
+        assert other.get("mine/a") == b"1"
+        assert bytes(other.read("mine/a", 0, 1)) == b"1"
+        other.put("mine/a", [b"22"])
+        other.put("mine/b", [b"333"])
+        assert [(entry.key, entry.size) for entry in store.list("mine/")] == [
+            ("mine/a", 2),
+            ("mine/b", 3),
+        ]
+        assert store.get("mine/a") == b"22"
+        other.delete(["mine/b"])
+        with pytest.raises(NotFound):
+            store.get("mine/b")
+
+    def test_a_listing_passes_over_what_is_no_object_and_names_it_once(self, store: Store) -> None:
+        named: list[str] = []
+        store.on_skip = lambda key, reason: named.append(key)
+        for key in ("good", "updates/good"):
+            store.put(key, [b"x"])
+        expected = self.litter(store)
+        for _ in range(2):
+            assert [entry.key for entry in store.list("")] == ["good", "updates/good"]
+            assert [entry.key for entry in store.list("updates/")] == ["updates/good"]
+        assert sorted(named) == sorted(expected)
+        assert expected

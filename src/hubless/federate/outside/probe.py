@@ -41,7 +41,7 @@ def honours_create(store: Store, client: str = "check") -> tuple[bool, str]:
     finally:
         # not everybody who may write may also delete
         with contextlib.suppress(StoreError):
-            store.delete([key, f"{key}-race"])
+            _remove(store, [key, f"{key}-race"])
 
 
 def race(store: Store, key: str) -> list[bool]:
@@ -108,7 +108,7 @@ def examine(store: Store, size: int = 16 << 20, tries: int = 5, client: str = "c
         found = replace(found, upload_rate=size / up, download_rate=size / down)
         honoured, note = honours_create(store, client)
         found = replace(found, creates_if_absent=honoured, create_note=note)
-        store.delete([*keys, large])
+        _remove(store, [*keys, large])
         is_clean = not store.list(prefix)
         found = replace(found, can_delete=is_clean)
     except StoreError as error:
@@ -117,8 +117,18 @@ def examine(store: Store, size: int = 16 << 20, tries: int = 5, client: str = "c
         # whoever interrupts this leaves nothing behind, either
         if not is_clean:
             with contextlib.suppress(StoreError):
-                store.delete([*keys, large])
+                _remove(store, [*keys, large])
     return found
+
+
+def _remove(store: Store, keys: list[str]) -> None:
+    """Delete these, once more where that fails or is interrupted."""
+    try:
+        store.delete(keys)
+    except BaseException:
+        with contextlib.suppress(StoreError):
+            store.delete(keys)
+        raise
 
 
 def _timed(operation: Callable[[], object]) -> float:
