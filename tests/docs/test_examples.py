@@ -135,8 +135,13 @@ def test_own_store(tmp_path: Path) -> None:
 class TestTheStoreOfTheExample(StoreContract):
     @pytest.fixture
     def store(self, tmp_path: Path) -> Store:
-        store: Store = _load("own_store").SqliteStore(tmp_path / "store.db")
+        self.path = tmp_path / "store.db"
+        store: Store = _load("own_store").SqliteStore(self.path)
         return store
+
+    def reopened(self, store: Store) -> Store:
+        opened: Store = type(store)(self.path)  # type: ignore[call-arg]
+        return opened
 
 
 class TestTheStrategyOfTheExample(StrategyContract):

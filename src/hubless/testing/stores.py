@@ -177,7 +177,7 @@ class StoreContract:
             "...x",
             "-",
             "{0}",
-            "$HOME",
+            "$H",
             "x" * 200,
         )
         keys = sorted(f"odd/{name}/{name}" for name in names)
