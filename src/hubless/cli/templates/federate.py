@@ -58,6 +58,9 @@ def main() -> None:
             federation.step(model, examples=len(y), metrics={"loss": loss.item()})
             if epoch % 5 == 0:
                 print(f"{asked.client}: epoch {epoch}, accuracy {accuracy(model, x, y):.1%}")
+    # the end of the block has loaded what all have arrived at
+    print(f"{asked.client}: the federation's model, accuracy {accuracy(model, x, y):.1%}")
+    torch.save(model.state_dict(), f"{asked.client}.pt")
 
 
 if __name__ == "__main__":
