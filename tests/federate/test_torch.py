@@ -122,10 +122,17 @@ def test_the_ten_lines_of_the_readme_run(tmp_path: Path) -> None:
     assert "hubless.join(" in code
     code = code.replace("s3://bucket/run1", str(tmp_path / "run1"))
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "run1" / "updates").glob("site-a=*"))
+    assert done.stdout.count("epoch") == 20
+    assert (tmp_path / "model.pt").exists()
 
 
 def test_the_tensors_in_a_dict_are_loaded_in_place_when_joining(tmp_path: Path) -> None:
