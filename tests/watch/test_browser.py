@@ -223,7 +223,8 @@ def test_a_thousand_clients_fit_on_any_screen(
     with serving(open_feed(path)) as url, visit(url, width=width, scheme=scheme) as page:
         expect(page, "#strip-said", "there are 800 more clients")
         expect(page, "#counts", "50 trained1 late949 idle")
-        expect(page, "#strip-title", "4 rounds to a cell")
+        # on a phone two of them share one
+        expect(page, "#strip-title", f"{8 if width < 500 else 4} rounds to a cell")
         assert not overflows(page)
         assert painted(page, "#strip") > 5
         shot(page, f"thousand-{scheme}-{width}")

@@ -326,6 +326,32 @@ def test_a_member_that_says_nothing_is_silent_and_one_that_left_stays_gone() -> 
     assert state.to_json(now=51.0)["runs"][0]["counts"] == {"joined": 1, "training": 1}
 
 
+@pytest.mark.parametrize(("gap", "quiet"), [(0.2, 5.0), (1.0, 5.0), (3.0, 9.0), (40.0, 120.0)])
+def test_what_is_too_long_a_silence_goes_by_a_members_own_pace(gap: float, quiet: float) -> None:
+    state = Overview()
+    for sequence in range(5):
+        state.apply(pushed("a", sequence, time=1e9 + gap * sequence))
+    last = 1e9 + 4 * gap
+    assert state.to_json(now=last + quiet - 0.1)["runs"][0]["counts"] == {"training": 1}
+    assert state.to_json(now=last + quiet + 0.1)["runs"][0]["counts"] == {"silent": 1}
+    state.check(last + 12.0 * gap + quiet)
+    (trouble,) = state.to_json()["trouble"]
+    assert (trouble["client"], trouble["kind"]) == ("a", "silent")
+    assert f"it used to share every {gap:.1f} s" in trouble["text"]
+
+
+def test_a_member_that_comes_back_is_restarted_and_one_that_left_has_joined() -> None:
+    state = Overview()
+    state.apply(joined("a", "file:///x", "0001aa"))
+    state.apply(joined("a", "file:///x", "0002bb", time=1e9 + 1))
+    (run,) = state.to_json(now=1e9 + 2)["runs"]
+    assert run["counts"] == {"restarted": 1}
+    state.apply({"event": "left", "client": "a", "time": 1e9 + 3})
+    state.apply(joined("a", "file:///x", "0003cc", time=1e9 + 4))
+    (run,) = state.to_json(now=1e9 + 5)["runs"]
+    assert run["counts"] == {"joined": 1}
+
+
 def test_a_thousand_members_take_a_bounded_number_of_lines() -> None:
     state = Overview()
     for i in range(1000):

@@ -256,7 +256,9 @@ class _Rounds:
         made = [modified[m.key] for makers in slices.values() for m in makers]
         ended = max([when, *made])
         began = min((p.modified for p in round_.updates.values()), default=ended)
-        yield _said("closed", ended, round=at, included=included, seconds=ended - began)
+        sequences = {posted.client: posted.sequence for posted in plan.updates}
+        took = {"seconds": ended - began, "sequences": sequences}
+        yield _said("closed", ended, round=at, included=included, **took)
         bad = {posted.client for posted in left_out}
         for client in sorted(_expected(plan, round_) - set(included) - bad):
             yield {"event": "late", "client": client, "time": ended, "round": at}

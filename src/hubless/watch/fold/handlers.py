@@ -143,6 +143,7 @@ def _closed(run: FederationFold, told: Told) -> None:
         return
     run.reach(round_)
     run.notes.pop("waiting for", None)
+    sequences = mapping(told.record.get("sequences"))
     for name in map(text, items(told.record.get("included"))[:_NAMES]):
         member = run.other(told, name)
         if member is None:
@@ -150,7 +151,7 @@ def _closed(run: FederationFold, told: Told) -> None:
         if member.status == "waiting":
             member.turn("training", told.seen or told.time)
         if round_ > member.last_round:
-            _take_part(member, round_)
+            _take_part(member, round_, count(sequences.get(name)))
             run.mark(name, told, strip.TRAINED, round_, again=True)
     if run.own(told, "training") and run.is_news("closed", told.client, str(round_)):
         run.phases["rounds, with waiting"] += positive(told.record.get("seconds"))
@@ -159,9 +160,9 @@ def _closed(run: FederationFold, told: Told) -> None:
         run.pace(told.time)
 
 
-def _take_part(member: MemberFold, round_: int) -> None:
+def _take_part(member: MemberFold, round_: int, sequence: int) -> None:
     """Count a round, and those before it that only the numbers in keys still tell of."""
-    before = min(max(0, member.sequence), round_) if member.last_round < 0 else 0
+    before = min(sequence, round_) if member.last_round < 0 else 0
     member.rounds += 1 + before
     member.last_round = round_
 

@@ -7,7 +7,7 @@ import { MARKS, Strip, sample } from "./strip.js";
 const at = (id) => document.getElementById(id);
 const runs = new Map();
 const charts = new Map();
-let top = { name: "hubless", trouble: [], unreachable: "" };
+let top = { name: "hubless", trouble: [], unreachable: "", awaited: "" };
 let ahead = 0;
 let connected = false;
 let heard = false;
@@ -106,7 +106,7 @@ function drawStatus() {
   else if (run) {
     kind = ["failed", "interrupted"].includes(run.reason) ? "failed" : run.status;
     said = standing(run);
-  } else if (connected) said = "nothing yet";
+  } else if (connected) said = top.awaited ? `waiting: ${top.awaited}` : "nothing yet";
   status.dataset.status = kind;
   if (status.textContent !== said) status.textContent = said;
   drawFigures(run);
@@ -224,8 +224,8 @@ function drawCharts() {
   }));
 }
 
-const SHAPES = { training: "trained", waiting: "waited" };
-const ORDER = ["training", "trained", "waiting", "late", "refused", "offline", "skipped", "idle", "left"];
+const SHAPES = new Map([["training", "trained"], ["waiting", "waited"]]);
+const ORDER = ["silent", "training", "trained", "joined", "restarted", "waiting", "late", "refused", "offline", "skipped", "idle", "left"];
 
 function drawClients() {
   const run = current();
@@ -237,7 +237,7 @@ function drawClients() {
     return part;
   }));
   at("counts").replaceChildren(...counts.map(([state, count]) => {
-    const item = make("li"), shape = SHAPES[state] || state;
+    const item = make("li"), shape = SHAPES.get(state) || state;
     if (MARKS.some(([name]) => name === shape)) item.append(sample(shape));
     item.append(make("span", `${count.toLocaleString("en")} ${state}`));
     return item;
@@ -254,10 +254,17 @@ function drawClients() {
     item.append(sample(name), make("span", name));
     return item;
   }));
-  const cells = data.axis === "round" ? `${data.width === 1 ? "round by round" : `${data.width} rounds to a cell`}` : `${span(data.width)} to a cell`;
-  const title = `Who did what, ${cells}`;
-  if (at("strip-title").textContent !== title) at("strip-title").textContent = title;
   strip.show(data);
+  drawStripTitle(data);
+}
+
+function drawStripTitle(data) {
+  // on a narrow screen a cell stands for several of those that the server sent
+  const width = data.width * (strip.frame?.together || 1);
+  const rounds = width === 1 ? "round by round" : `${width} rounds to a cell`;
+  const shades = data.rows.some((row) => row.levels) ? ", darker where more often" : "";
+  const title = `Who did what, ${data.axis === "round" ? rounds : `${span(width)} to a cell`}${shades}`;
+  if (at("strip-title").textContent !== title) at("strip-title").textContent = title;
 }
 
 function drawTrouble() {
@@ -280,7 +287,7 @@ function drawFacts() {
 }
 
 at("axis").addEventListener("change", (event) => { axis = event.target.value; drawCharts(); });
-window.addEventListener("resize", () => { for (const chart of charts.values()) chart.draw(); strip.draw(); });
+window.addEventListener("resize", () => { for (const chart of charts.values()) chart.draw(); drawClients(); });
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
 setInterval(drawStatus, 1000);
 connect();

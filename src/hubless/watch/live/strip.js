@@ -5,7 +5,7 @@ import { colour, figure, prepare, span } from "./chart.js";
 
 // by importance: where several fall into one cell, the first of these is drawn
 export const MARKS = [
-  ["refused", 8], ["offline", 32], ["late", 4], ["trained", 1], ["waited", 2], ["skipped", 16],
+  ["wrong", 64], ["refused", 8], ["offline", 32], ["late", 4], ["trained", 1], ["waited", 2], ["skipped", 16],
 ];
 const ROW = 14;
 const HEAD = 18;
@@ -33,6 +33,9 @@ export function mark(pen, name, x, y, width, height, strength = 1) {
     pen.stroke();
     path([cx - r * 0.85, cy + r * 0.85], [cx + r * 0.85, cy - r * 0.85]);
     pen.stroke();
+  } else if (name === "wrong") {
+    path([cx, y], [x + width, cy], [cx, y + height], [x, cy]);
+    pen.fill();
   } else if (name === "offline") {
     pen.strokeRect(x + 0.75, y + 0.75, Math.max(1, width - 1.5), height - 1.5);
   } else {
@@ -195,6 +198,7 @@ function about(member, now) {
   if (!member) return "";
   const metrics = Object.entries(member.metrics).map(([name, value]) => `${name} ${figure(value)}`);
   const parts = [`now ${member.status}`];
+  if (member.joined > 1) parts.push(`joined ${member.joined} times`);
   if (member.sequence >= 0) parts.push(`update ${member.sequence + 1}`, `${member.examples.toLocaleString("en")} examples`);
   if (member.staleness) parts.push(`${member.staleness} versions behind`);
   return `. ${[...parts, ...metrics, `heard of ${span(now - member.heard)} ago`].join(", ")}`;
