@@ -16,7 +16,7 @@ from hubless.watch.feed import open_feed
 from hubless.watch.fold import strip
 from hubless.watch.fold.federation import FederationFold
 from hubless.watch.fold.overview import Overview, look
-from hubless.watch.fold.run import Told, handler_of, handles, kinds
+from hubless.watch.fold.run import Told, handles
 from hubless.watch.live.terminal import watch_terminal
 from hubless.watch.report.page import write_report
 from tests.watch import runs
@@ -73,9 +73,9 @@ def test_a_new_kind_is_a_class_and_a_handler_and_is_seen_everywhere(
     page = write_report([path], tmp_path / "r.html", pictures=False).read_text()
     assert "cooling down" in page and "it was 97.0 degrees hot" in page
     # nothing in the views had to hear of it
-    assert not [
-        file for file in WATCH.rglob("*") if file.is_file() and b"overheated" in file.read_bytes()
-    ]
+    files = [path for path in WATCH.rglob("*") if path.suffix in (".py", ".js", ".css", ".html")]
+    assert len(files) > 20
+    assert not [path for path in files if "overheated" in path.read_text().lower()]
 
 
 def test_a_warning_that_nothing_handles_is_shown_all_the_same(tmp_path: Path) -> None:
@@ -83,11 +83,6 @@ def test_a_warning_that_nothing_handles_is_shown_all_the_same(tmp_path: Path) ->
     events.to_file(path)(Unheard(client="site-a"))
     (trouble,) = told_of(path)["trouble"]
     assert trouble["text"] == "Something that no handler knows of."
-
-
-def test_every_kind_of_event_is_folded_by_a_handler_of_its_own() -> None:
-    mine = {"overheated", "unheard"}
-    assert not {kind for kind in kinds() if handler_of(kind) is None} - mine
 
 
 @pytest.mark.parametrize("kind", ["impostor", "forged"])

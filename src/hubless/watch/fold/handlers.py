@@ -35,6 +35,13 @@ def _joined(run: FederationFold, told: Told) -> None:
             run.notes[name] = said
 
 
+@handles("sharing")
+def _sharing(run: FederationFold, told: Told) -> None:
+    if run.own(told):
+        arrays, size = count(told.record.get("arrays")), count(told.record.get("bytes"))
+        run.notes["shared of the model"] = f"{arrays:,} arrays, {size:,} bytes"
+
+
 @handles("pushed")
 def _pushed(run: FederationFold, told: Told) -> None:
     sequence, round_ = whole(told.record.get("sequence")), round_of(told)
