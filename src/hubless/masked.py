@@ -88,16 +88,17 @@ def is_secret(name: str) -> bool:
 
 
 def _masked_assignments(text: str) -> str:
-    return _ASSIGNED.sub(_assigned_in, text)
+    shown, at = "", 0
+    while found := _ASSIGNED.search(text, at):
+        shown += text[at : found.start("value")]
+        value, at = found["value"], found.start("value")
+        # a value may be an assignment itself, as a header is in --header=NAME:VALUE
+        if is_secret(found["name"]) and not value.startswith("//"):
+            quote = value[0] if value[0] in "\"'" else ""
+            shown, at = f"{shown}{quote}{HIDDEN}{quote}", found.end()
+    return shown + text[at:]
 
 
 def _assigned(text: str) -> str:
     name, _, _ = text.partition("=")
     return f"{name}={HIDDEN}" if is_secret(name) else text
-
-
-def _assigned_in(found: re.Match[str]) -> str:
-    if found["value"].startswith("//") or not is_secret(found["name"]):
-        return found[0]
-    quote = found["value"][0] if found["value"][0] in "\"'" else ""
-    return f"{found['name']}{found['is']}{quote}{HIDDEN}{quote}"

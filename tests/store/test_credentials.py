@@ -134,6 +134,8 @@ def test_every_error_of_hubless_hides_what_an_address_gives_away() -> None:
         ("token=hunter2", "token=***"),
         ('{"password": "hunter2", "lr": 1}', '{"password": "***", "lr": 1}'),
         ("Authorization: Bearer hunter2", "Authorization: ***"),
+        ("--header=X-Api-Key: hunter2", "--header=X-Api-Key: ***"),
+        ("lr=0.1 key=hunter2 x=1", "lr=0.1 key=*** x=1"),
         ("http://me:hunter2@host:80/x", "http://***@host:80/x"),
         ("s3://AKIA:hun/ter2@bucket", "s3://***@bucket"),
         ("https://host/x?X-Amz-Signature=hunter2", "https://host/x?X-Amz-Signature=***"),

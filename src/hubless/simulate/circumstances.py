@@ -36,12 +36,17 @@ def circumstances(population: Population, task: Task) -> dict[str, Any]:
     quantiles = np.quantile(there, np.linspace(0, 1, 11)).tolist() if len(there) else []
     about: dict[str, Any] = {
         "versions": versions(),
-        "command": shlex.join(["python", *masked_command(sys.orig_argv[1:])]),
+        "command": command(),
         "activity": quantiles,
     }
     if (labels := label_counts(population, task)) is not None:
         about["labels"] = labels
     return about
+
+
+def command() -> str:
+    """How this process was called, without what is secret in that."""
+    return shlex.join(["python", *masked_command(sys.orig_argv[1:])])
 
 
 @cache
