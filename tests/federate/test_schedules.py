@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 from unittest import mock
 
 import pytest
 
-from hubless.federate import asynchronous, synchronous
+from hubless.federate import asynchronous, keys, synchronous
 from hubless.federate.asynchronous import Asynchronous
 from hubless.federate.keys import Listing, Posted, Round
+from hubless.federate.member import Member
 from hubless.federate.picking.picking import Picking
 from hubless.federate.picking.standing import Pick
 from hubless.federate.rounds.completing import Completing
 from hubless.federate.rounds.slices import Work
 from hubless.federate.synchronous import Synchronous
 from tests.support.schedules.basics import Report, ScheduleFailure
-from tests.support.schedules.running import run_async, run_select, run_sync
+from tests.support.schedules.running import (
+    run_async,
+    run_hostile_async,
+    run_hostile_sync,
+    run_select,
+    run_sync,
+)
 
 # HUBLESS_SCHEDULES=20 runs twenty times as many as fit into every day's tests
 TIMES = int(os.environ.get("HUBLESS_SCHEDULES", "1"))
-ASYNC, SYNC, SELECT = 1500 * TIMES, 600 * TIMES, 300 * TIMES
+ASYNC, SYNC, SELECT = 1000 * TIMES, 400 * TIMES, 200 * TIMES
+HOSTILE_ASYNC, HOSTILE_SYNC = 400 * TIMES, 300 * TIMES
 CHUNK = 50
 
 
@@ -58,7 +66,22 @@ def test_selecting_schedules(seeds: range) -> None:
         run_select(seed)
 
 
-@pytest.mark.parametrize("run", [run_async, run_sync, run_select])
+@pytest.mark.parametrize("seeds", chunks(HOSTILE_ASYNC), ids=str)
+def test_asynchronous_schedules_under_attack(seeds: range) -> None:
+    for seed in seeds:
+        run_hostile_async(seed)
+
+
+@pytest.mark.parametrize("seeds", chunks(HOSTILE_SYNC), ids=str)
+def test_synchronous_schedules_under_attack(seeds: range) -> None:
+    for seed in seeds:
+        run_hostile_sync(seed)
+
+
+EVERY_RUN = (run_async, run_sync, run_select, run_hostile_async, run_hostile_sync)
+
+
+@pytest.mark.parametrize("run", EVERY_RUN)
 def test_a_seed_is_a_schedule(run: Callable[[int], Report]) -> None:
     for seed in range(10):
         assert run(seed) == run(seed)
@@ -140,3 +163,57 @@ def test_finds_a_members_only_trace_deleted_while_it_is_not_picked() -> None:
 
     with mock.patch.object(Synchronous, "_collect", greedy):
         assert "is lost" in found(run_select, 20)
+
+
+# ------------------------------------------------------------------ under attack
+
+
+def test_finds_slices_that_are_believed() -> None:
+    def trusting(self: Completing, *arguments: object) -> bool:
+        return False
+
+    with (
+        mock.patch.object(Completing, "_check", trusting),
+        mock.patch.object(Completing, "_settle_contradictions", trusting),
+    ):
+        assert "without a word" in found(run_hostile_sync, 200)
+
+
+def test_finds_plans_that_may_leave_out_whom_they_like() -> None:
+    def trusting(self: Completing, *arguments: object) -> bool:
+        return True
+
+    with mock.patch.object(Completing, "is_bad", trusting):
+        assert found(run_hostile_sync, 50)
+
+
+def test_finds_members_that_do_not_see_who_writes_under_their_name() -> None:
+    def careless(self: Member, *arguments: object) -> bool:
+        return True
+
+    with mock.patch.object(Member, "notice", careless):
+        assert "was not told" in found(run_hostile_sync, 20)
+        assert "was not told" in found(run_hostile_async, 20)
+
+
+def test_finds_members_that_delete_what_only_an_impostor_replaces() -> None:
+    def credulous(self: Member, listed: Iterable[Posted], keep: int) -> list[str]:
+        mine = sorted((p for p in listed if p.client == self.client), key=lambda p: p.rank)
+        return [posted.key for posted in mine[:-keep]]
+
+    with mock.patch.object(Member, "superseded", credulous):
+        assert "is lost" in found(run_hostile_async, 200)
+
+
+def test_finds_calls_that_outlast_their_deadline() -> None:
+    with mock.patch.object(Member, "is_past", False):
+        complaint = found(run_hostile_sync, 300)
+    assert "call took" in complaint or "still running" in complaint
+
+
+def test_finds_versions_that_nobody_can_have() -> None:
+    def endless(updates: object) -> int:
+        return keys.VERSIONS
+
+    with mock.patch.object(keys, "furthest_version", endless):
+        assert found(run_hostile_async, 100)

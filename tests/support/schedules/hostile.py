@@ -36,6 +36,7 @@ T = TypeVar("T")
 _SLACK = 45.0
 _LAST = keys.SEQUENCES - 1
 _NOBODY = Incarnation(1, "badbadba")
+_ALARMS = events.Forged | events.RefusedUpdate
 _ABSURD_VERSIONS = (10**9, keys.VERSIONS - 1)
 
 
@@ -207,7 +208,7 @@ class HostileSyncWorld(Hostile, SyncWorld):
         for member in self.members:
             # who takes a second for each request is late whatever anybody plants
             member.slowness = min(member.slowness, 5.0)
-        self.doubts: dict[tuple[str, int], tuple[Life, Version]] = {}
+        self.doubts: dict[tuple[Life, int], Version] = {}
         self.ended: dict[int, dict[str, Version]] = {}
         self.stopped = False
         self.begin_attacks()
@@ -312,15 +313,16 @@ class HostileSyncWorld(Hostile, SyncWorld):
     def check(self, life: Life, federation: Federation, result: Mapping[str, Any]) -> None:
         version = reached(federation)
         assert version is not None
+        self.check_told(life, version[0])
         plan = self.plans.get(version)
         if plan is None:
             raise self.fail(f"{life.name} ends round {version} by a plan of nothing")
         is_sound = all(key in self.contents for key in plan.included)
         if not is_sound or packed(result) != packed(self.expected(version)[0]):
             self.counts["fooled"] += 1
-            self.doubts[life.name, version[0]] = life, version
+            self.doubts[life, version[0]] = version
             return
-        self.doubts.pop((life.name, version[0]), None)
+        self.doubts.pop((life, version[0]), None)
         ended = self.ended.setdefault(version[0], {})
         ended[life.name] = version
         if len(set(ended.values())) > 1:
@@ -347,14 +349,18 @@ class HostileSyncWorld(Hostile, SyncWorld):
         gave_up = [life.name for life in self.lives if getattr(life.member, "gave_up", False)]
         if gave_up and self.posters >= self.quorum and not self.stopped:
             return f"{gave_up[0]} gave up although a quorum lives"
-        for (name, number), (life, version) in self.doubts.items():
-            later = [n for n, ended in self.ended.items() if n > number and name in ended]
-            folder = keys.round_folder(number)
-            told = [e for e in life.everything if isinstance(e, events.Forged) and folder in e.key]
-            honest = self.honest_slices(version)
-            if later and not told and honest:
-                return f"{name} was fooled in round {version} without a word"
         return ""
+
+    def check_told(self, life: Life, reached: int) -> None:
+        """Who was fooled has to be told, as soon as the others show something else."""
+        for doubting, number in list(self.doubts):
+            if doubting is not life or number >= reached:
+                continue
+            folder = keys.round_folder(number)
+            told = [e for e in life.everything if isinstance(e, _ALARMS) and folder in e.key]
+            version = self.doubts.pop((life, number))
+            if not told and self.honest_slices(version):
+                raise self.fail(f"{life.name} was fooled in round {version} without a word")
 
     def honest_slices(self, version: Version) -> bool:
         """Whether members have published all slices of a version, for others to compare."""

@@ -85,3 +85,13 @@ def run_sync(seed: int, sabotage: str = "") -> Report:
 def run_select(seed: int, sabotage: str = "") -> Report:
     """One synchronous schedule with a selector."""
     return run("select", seed, sabotage)
+
+
+def run_hostile_async(seed: int, sabotage: str = "") -> Report:
+    """One asynchronous schedule in which somebody writes under everybody's names."""
+    return run("hostile-async", seed, sabotage)
+
+
+def run_hostile_sync(seed: int, sabotage: str = "") -> Report:
+    """One synchronous schedule in which somebody writes under everybody's names."""
+    return run("hostile-sync", seed, sabotage)
