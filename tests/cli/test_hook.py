@@ -208,6 +208,31 @@ def test_examples_are_those_of_the_batches_that_a_model_trains_on() -> None:
         assert batches.take() == 19
 
 
+def test_counting_is_no_part_of_what_is_compiled() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
+    batches = Batches(model)
+
+    @torch.compile(backend="eager", fullgraph=True)
+    def loss(x: torch.Tensor) -> torch.Tensor:
+        return model(x).sum()
+
+    loss(torch.ones(6, 2))
+    with torch.compiler.set_stance("fail_on_recompile"):
+        for _ in range(20):
+            loss(torch.ones(6, 2))
+    assert batches.take() is None
+    model(torch.ones(6, 2))
+    assert batches.take() == 6
+
+
+def test_where_only_parts_are_called_the_part_that_saw_most_counts() -> None:
+    model = nn.ModuleDict({"net": nn.Linear(2, 2), "head": nn.Linear(2, 1)})
+    batches = Batches(model)
+    for size in (8, 5):
+        model["head"](model["net"](torch.ones(size, 2))[:2])
+    assert batches.take() == 13
+
+
 class Listing(nn.Module):
     def __init__(self) -> None:
         super().__init__()

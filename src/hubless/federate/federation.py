@@ -75,7 +75,10 @@ class Mode(Protocol):
 
 
 class Federation:
-    """One member's end of a federation; made by `hubless.join`."""
+    """One member's end of a federation; made by `hubless.join`.
+
+    The end of a `with` block shares a last time, loads what all have arrived at, and leaves.
+    """
 
     rank: int = 0
     ranks: int = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,21 +14,28 @@ from hubless.params import is_tensor
 class Batches:
     """Counts the examples of a torch module's batches: the first dimension, while it trains.
 
-    A stretch of training may be cut short, by a save or by the script's end. It then counts as much
-    as the longest before it, because a model stands for all that it was trained on.
+    A loop may call only parts of a module: then it is the part that saw most. A stretch of training
+    may be cut short, by a save or by the script's end. It then counts as much as the longest before
+    it, because a model stands for all that it was trained on.
     """
 
     def __init__(self, module: Any) -> None:
-        self._seen = self._longest = 0
+        self._longest = 0
+        self._seen: dict[int, int] = {}
         self._hooks: list[Any] = []
-        called = _called(module)
-        # counting within what is compiled would be compiled, too
-        if called is not None and getattr(called, "_compiled_call_impl", None) is None:
-            self._hooks.append(called.register_forward_pre_hook(self._count, with_kwargs=True))
+        if not hasattr(module, "register_forward_pre_hook"):
+            return
+        self._is_compiling = sys.modules["torch"].compiler.is_compiling
+        self._whole = _called(module)
+        for part in (self._whole, *unwrapped(module).children()):
+            self._hooks.append(part.register_forward_pre_hook(self._count, with_kwargs=True))
 
     def take(self) -> int | None:
         """How many examples what is shared now stands for; None where no batch was seen."""
-        self._longest, self._seen = max(self._longest, self._seen), 0
+        whole = self._hooks and self._seen.get(id(self._whole))
+        seen = whole or max(self._seen.values(), default=0)
+        self._longest = max(self._longest, seen)
+        self._seen.clear()
         return self._longest or None
 
     def remove(self) -> None:
@@ -36,9 +44,11 @@ class Batches:
             hook.remove()
 
     def _count(self, module: Any, given: tuple[Any, ...], named: dict[str, Any]) -> None:
-        if module.training:
+        # what is compiled must not depend on numbers that change with each call
+        if not self._is_compiling() and module.training:
             sizes = (_size(value) for value in (*given, *named.values()))
-            self._seen += next((size for size in sizes if size is not None), 0)
+            size = next((size for size in sizes if size is not None), 0)
+            self._seen[id(module)] = self._seen.get(id(module), 0) + size
 
 
 def _size(value: Any) -> int | None:
@@ -55,8 +65,6 @@ def _size(value: Any) -> int | None:
 
 def _called(module: Any) -> Any:
     """What a script calls: the module, or what a compiler has put around it."""
-    if module is None:
-        return None
     inner = unwrapped(module)
     for item in gc.get_objects():
         if type(item).__name__ == "OptimizedModule" and unwrapped(item) is inner:
