@@ -191,4 +191,5 @@ class Refused(HublessError):
         self.reason = _safe(reason)
 
     def __str__(self) -> str:
-        return f"update of client {self.client!r} refused: {self.reason} (key {self.key})"
+        key = printable(self.key)
+        return f"update of client {self.client!r} refused: {self.reason} (key {key})"

@@ -19,6 +19,7 @@ from hubless.federate import keys
 from hubless.signature import Signature
 from hubless.store.base import Store
 from tests.attacks.scene import FOLDER, Params, Scene, attack, params
+from tests.support import litter
 
 _LONG_AGO = (0, 0)
 _NOBODY = 65534
@@ -275,3 +276,12 @@ def pull_writes_through_a_link(scene: Scene) -> None:
     if not output.is_file() or output.is_symlink():
         scene.unnamed(f"the model is not there: {list(shared.iterdir())}")
     check_untouched(scene)
+
+
+@attack("15b", "objects under keys that no library lists", places=("s3",))
+def keys_that_cannot_be_listed(scene: Scene) -> None:
+    litter.put(scene.url, scene.options["options"])
+    a, b = scene.join("a"), scene.join("b")
+    _expect(scene, step(scene, a, params(1.0)), 1.0)
+    _expect(scene, step(scene, b, params(3.0)), 2.0)
+    scene.check_named("two?lines")

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import uuid
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from hubless.store import open_store
 from hubless.store.base import Store
-from hubless.store.folder import FolderStore
-from hubless.store.memory import MemoryStore
 from hubless.store.object import ObjectStore
 from hubless.testing import StoreContract
+from tests.support import litter as litters
 from tests.support.servers import Server
 
 
@@ -30,41 +27,25 @@ class _Buckets(StoreContract):
         return ObjectStore(store.url, options=self.server.options)
 
 
-class TestMemoryStore(StoreContract):
-    @pytest.fixture
-    def store(self) -> Store:
-        return MemoryStore()
-
-
-class TestFolderStore(StoreContract):
-    @pytest.fixture
-    def store(self, tmp_path: Path) -> Store:
-        return FolderStore(tmp_path / "run")
-
-    def reopened(self, store: Store) -> Store:
-        assert isinstance(store, FolderStore)
-        return FolderStore(store.root)
+class _S3(_Buckets):
+    names = litters.NAMES
 
     def litter(self, store: Store) -> Sequence[str]:
-        assert isinstance(store, FolderStore)
-        updates = store.root / "updates"
-        (updates / "link").symlink_to(store.root / "good")
-        (store.root / "outside").symlink_to(store.root.parent)
-        os.mkfifo(updates / "pipe")
-        (updates / "back\\slash").touch()
-        (updates / "empty").mkdir()
-        return ["outside", "updates/back\\slash", "updates/link", "updates/pipe"]
+        return litters.put(store.url, self.server.options, self.names)
 
 
 @pytest.mark.xdist_group("seaweedfs")
-class TestObjectStoreOnSeaweedFS(_Buckets):
+class TestObjectStoreOnSeaweedFS(_S3):
+    # of others it makes paths, as of files
+    names = ("two\nlines", "del\x7f")
+
     @pytest.fixture
     def store(self, seaweedfs_server: Server) -> Store:
         return self.fresh(seaweedfs_server)
 
 
 @pytest.mark.xdist_group("moto")
-class TestObjectStoreOnMoto(_Buckets):
+class TestObjectStoreOnMoto(_S3):
     @pytest.fixture
     def store(self, moto_server: Server) -> Store:
         return self.fresh(moto_server)

@@ -6,12 +6,12 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from hubless.errors import printable
 from hubless.whole import Bytes
 
-__all__ = ["Bytes", "Entry", "Store", "check_key", "check_prefix"]
+__all__ = ["Bytes", "Entries", "Entry", "Store", "check_key", "check_prefix"]
 
 logger = logging.getLogger("hubless")
 
@@ -31,8 +31,12 @@ class Entry(NamedTuple):
     modified: float
 
 
+Entries: TypeAlias = list[Entry]
+"""What a listing gives, where stores cannot say `list`, which is one of their methods."""
+
+
 def _warn(key: str, reason: str) -> None:
-    logger.warning("%s is passed over: %s", printable(key), reason)
+    logger.warning("%s is passed over: %s", key, reason)
 
 
 class Store(ABC):
@@ -89,7 +93,7 @@ class Store(ABC):
             self._passed_over = set()
         if key not in self._passed_over and len(self._passed_over) < _NAMED:
             self._passed_over.add(key)
-            self.on_skip(key, printable(reason))
+            self.on_skip(printable(key), printable(reason))
 
 
 @lru_cache(maxsize=1024)
@@ -98,6 +102,19 @@ def check_prefix(prefix: str) -> str:
     if prefix and not prefix.endswith("/"):
         raise ValueError(f"a prefix ends in '/', {prefix!r} does not")
     return prefix
+
+
+def is_key(text: str) -> bool:
+    """Whether an object may be under this key on every store.
+
+    >>> is_key("updates/a=1"), is_key("updates//a"), is_key("two\\nlines")
+    (True, False, False)
+    """
+    try:
+        check_key(text)
+    except ValueError:
+        return False
+    return text.isprintable()
 
 
 @lru_cache(maxsize=1024)

@@ -20,13 +20,11 @@ import time
 from collections.abc import Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import TypeAlias
 
 from hubless.errors import AlreadyExists, NoObject, NotFound, StoreError, Unsupported, WrongSize
-from hubless.store.base import DEEPEST, Bytes, Entry, Store, check_key, check_prefix
+from hubless.store.base import DEEPEST, Bytes, Entries, Entry, Store, check_key, check_prefix
 from hubless.whole import random_name, write_new
 
-_Entries: TypeAlias = list[Entry]
 _STAGING = ".staging"
 _STAGED = re.compile(r"[0-9a-f]{32}\.part")
 _SYSTEM = ("lost+found", "System Volume Information", "$RECYCLE.BIN", "#recycle")
@@ -110,7 +108,7 @@ class FolderStore(Store):
 
     def list(self, prefix: str) -> list[Entry]:
         place = check_prefix(prefix).split("/")[:-1]
-        entries: _Entries = []
+        entries: Entries = []
         try:
             # a share that went away is not an empty one
             root = os.open(self._path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -217,7 +215,7 @@ class FolderStore(Store):
                 name,
             ) from error
 
-    def _gather(self, entries: _Entries, folder: int, prefix: str, depth: int) -> None:
+    def _gather(self, entries: Entries, folder: int, prefix: str, depth: int) -> None:
         """Add the files below a folder; what cannot be an object is passed over."""
         with os.scandir(folder) as items:
             for item in items:
@@ -242,7 +240,7 @@ class FolderStore(Store):
                     self._pass_over(key, f"it cannot be looked at: {error.strerror}")
 
     def _gather_inside(
-        self, entries: _Entries, folder: int, place: Sequence[str], prefix: str, depth: int
+        self, entries: Entries, folder: int, place: Sequence[str], prefix: str, depth: int
     ) -> None:
         """Add the files below a folder in a folder, if it is one that can be listed."""
         name, *rest = place

@@ -11,11 +11,21 @@ import re
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
-from hubless.errors import AlreadyExists, Denied, NotFound, StoreError, Unsupported, WrongSize
+from hubless.errors import (
+    AlreadyExists,
+    Denied,
+    NoObject,
+    NotFound,
+    StoreError,
+    Unsupported,
+    WrongSize,
+)
 from hubless.masked import without
-from hubless.store.base import Bytes, Entry, Store, check_key, check_prefix
+from hubless.store.anykeys import Signer, listed
+from hubless.store.base import Bytes, Entries, Entry, Store, check_key, check_prefix, is_key
 from hubless.store.credentials import check_address, how_to_give_them, lacks_credentials
 
 if TYPE_CHECKING:
@@ -80,6 +90,7 @@ class ObjectStore(Store):
             config["base_url" if url.startswith("gs:") else "endpoint"] = endpoint
         self._named = {**_environment(self.url), **config}
         self._is_checked = False
+        self._signer: Signer | None = None
         self._ranges = True
         self._wholes: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -145,14 +156,44 @@ class ObjectStore(Store):
     def list(self, prefix: str) -> list[Entry]:
         import obstore
 
-        with self._translated(prefix):
-            found = obstore.list(
-                self._alive(), check_prefix(prefix) or None, chunk_size=1000
-            ).collect()
-            return sorted(
-                (Entry(m["path"], m["size"], m["last_modified"].timestamp()) for m in found),
-                key=lambda entry: entry.key,
-            )
+        check_prefix(prefix)
+        if self._signer is None:
+            try:
+                with self._translated(prefix):
+                    told = obstore.list(self._alive(), prefix or None, chunk_size=1000).collect()
+                    found = (
+                        Entry(m["path"], m["size"], m["last_modified"].timestamp()) for m in told
+                    )
+                    return sorted(found, key=itemgetter(0))
+            except StoreError as error:
+                if "invalid path" not in str(error):
+                    raise
+                self._signer = self._signer_for_any_key(prefix, error)
+        return self._list_any(self._signer, prefix)
+
+    def _list_any(self, signer: Signer, prefix: str) -> Entries:
+        """What is below a prefix of a bucket where somebody has put what the library refuses."""
+        folder = "/".join(self.url.split("/")[3:])
+        whole = f"{folder}/" if folder else ""
+        entries: Entries = []
+        for key, size, modified in listed(signer, whole + prefix):
+            own = key.removeprefix(whole)
+            if is_key(own):
+                entries.append(Entry(own, size, modified))
+            elif not own.endswith("/") or own.endswith("//"):
+                self._pass_over(own, "it is no key that a member writes")
+        return sorted(entries, key=itemgetter(0))
+
+    def _signer_for_any_key(self, prefix: str, error: StoreError) -> Signer:
+        bucket = _open("/".join(self.url.split("/")[:3]), self._config, _TIMEOUT_SECONDS)
+        signer = Signer.of(bucket, self._named)
+        if signer is None:
+            raise NoObject(
+                f"cannot list {self.url}/{prefix}: somebody has put an object there under a key "
+                f"that no member writes. Remove it ({error})",
+                prefix,
+            ) from error
+        return signer
 
     def delete(self, keys: Sequence[str]) -> None:
         import obstore

@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from hubless.errors import AlreadyExists, NotFound, StoreError
+from hubless.errors import AlreadyExists, NotFound, StoreError, printable
 from hubless.store.base import Store
 
 
@@ -215,5 +215,5 @@ class StoreContract:
         for _ in range(2):
             assert [entry.key for entry in store.list("")] == ["good", "updates/good"]
             assert [entry.key for entry in store.list("updates/")] == ["updates/good"]
-        assert sorted(named) == sorted(expected)
+        assert sorted(named) == sorted(map(printable, expected))
         assert expected
