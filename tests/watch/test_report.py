@@ -57,7 +57,8 @@ def _read(page: Path) -> Reader:
 def _charts(page: Path) -> dict[str, Any]:
     told = re.search(r'id="told">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
     assert told is not None
-    charts: dict[str, Any] = json.loads(told[1])["charts"]
+    # every text in a chart begins with a space of no width
+    charts: dict[str, Any] = json.loads(told[1].replace("\\u200b", ""))["charts"]
     return charts
 
 
@@ -221,11 +222,13 @@ def test_nothing_that_a_run_says_becomes_code(tmp_path: Path) -> None:
 
 def test_metrics_of_any_name_are_drawn(tmp_path: Path) -> None:
     names = ["*", "^r.*$", "two\nlines", "a.b[0]'\"\\", "\u2028", "\ud800", "", "round"]
+    names += ["constructor", "toString", "__proto__", "hasOwnProperty", "valueOf"]
     path = tmp_path / "a.jsonl"
     for number in (1, 2):
         metrics = {name: number / (at + 1) for at, name in enumerate(names)}
         deciles = {name: [value] * 10 for name, value in metrics.items()}
-        said = {"event": "trained", "client": "a", "round": number, "time": 1.0 + number}
+        said = {"event": "trained", "client": "constructor", "round": number, "time": 1.0 + number}
+        said["phases"] = dict.fromkeys(names, 1.0)
         with path.open("a") as file:
             file.write(json.dumps({**said, "metrics": metrics, "deciles": deciles}) + "\n")
     page = write_report([path], tmp_path / "r.html")

@@ -115,6 +115,8 @@ def _prepare(
         ) from error
     if token is not None and not token:
         raise HublessError("an empty token keeps nobody out: leave it away, or give a real one")
+    from hubless.watch.live.connections import bounded
+
     local = _is_loopback(host)
     token = token or (None if local else secrets.token_urlsafe(18))
     listening = _listen(host, port)
@@ -124,6 +126,7 @@ def _prepare(
         log_level="warning",
         access_log=False,
         ws="none",
+        http=bounded(),
         lifespan="on",
         server_header=False,
         timeout_graceful_shutdown=3,

@@ -30,6 +30,9 @@ _RAMP = ["#e6b800", "#f0a030", "#ef8a45", "#e5745b", "#d55c74"]
 _RAMP += ["#be4389", "#a12d9b", "#7f1ea4", "#5a149f", "#2f0d8c"]
 _RAMP_ON_DARK = ["#8f5bd6", "#a95ad0", "#bf5cc4", "#d360b2", "#e2689c"]
 _RAMP_ON_DARK += ["#ee7585", "#f6876d", "#fb9f57", "#fdbb45", "#f6dd3a"]
+_UNSEEN = "\u200b"
+_TEXTS = ("title", "domain", "sort")
+"""Where a spec has names from outside: metrics, runs, members, phases, labels."""
 _LIGHT = ("#1f2933", "#52606d", "#e4e7eb", "white")
 _DARK = ("#e4e7eb", "#a7b1bc", "#323f4b", "transparent")
 
@@ -47,6 +50,10 @@ class Drawing:
         """What the page draws: the charts without their rows."""
         return {choice: _spec(chart) for choice, chart in self.charts.items()}
 
+    def data(self) -> Rows:
+        """The rows, as the page draws them."""
+        return [{name: _plain(value) for name, value in row.items()} for row in self.rows]
+
     def pictures(self, name: str, *, all_axes: bool = True) -> dict[str, bytes]:
         """PNG files by their names, which start with this one; or only of the first axis."""
         import vl_convert
@@ -54,8 +61,8 @@ class Drawing:
         found = {}
         for choice, chart in list(self.charts.items())[: None if all_axes else 1]:
             file = f"{name}-by-{choice}" if choice else name
-            spec = {**_spec(chart), "datasets": {"rows": self.rows}, "config": _config()}
-            spec |= {"width": 680, "title": {"text": self.title, "anchor": "start", "offset": 14}}
+            spec = {**_spec(chart), "datasets": {"rows": self.data()}, "config": _config()}
+            spec |= {"width": 680, "title": {"text": _plain(self.title), "anchor": "start", "offset": 14}}
             spec["config"] |= _coloured(COLOURS, _RAMP)
             png = vl_convert.vegalite_to_png(json.dumps(spec), scale=2)
             found[f"{file}.png"] = png
@@ -83,7 +90,25 @@ def _swapped(value: Any, colours: Mapping[str, str]) -> Any:
 def _spec(chart: Drawn) -> Spec:
     spec: Spec = chart.to_dict()
     spec.pop("config", None)
+    spec = _with_plain_texts(spec)
     return {**spec, "width": "container", "autosize": {"type": "fit-x", "contains": "padding"}}
+
+
+def _plain(value: Any) -> Any:
+    """Text that Vega cannot take for a name of its own: `constructor` is one of every object.
+
+    What stands before it is not seen.
+    """
+    return f"{_UNSEEN}{value}" if isinstance(value, str) else value
+
+
+def _with_plain_texts(spec: Any, key: str = "") -> Any:
+    """The same spec with plain texts wherever names from outside stand in it."""
+    if isinstance(spec, dict):
+        return {name: _with_plain_texts(value, name) for name, value in spec.items()}
+    if isinstance(spec, list):
+        return [_with_plain_texts(value, key) for value in spec]
+    return _plain(spec) if key in _TEXTS else spec
 
 
 def _config() -> Spec:

@@ -100,7 +100,7 @@ class Charts:
 
         here = Path(__file__)
         charts = {
-            name: {"rows": drawing.rows, "specs": drawing.specs()}
+            name: {"rows": drawing.data(), "specs": drawing.specs()}
             for name, drawing in self.drawings.items()
         }
         told = json.dumps({"themes": themes(), "charts": charts}, allow_nan=False)
