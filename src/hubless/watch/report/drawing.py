@@ -62,7 +62,8 @@ class Drawing:
         for choice, chart in list(self.charts.items())[: None if all_axes else 1]:
             file = f"{name}-by-{choice}" if choice else name
             spec = {**_spec(chart), "datasets": {"rows": self.data()}, "config": _config()}
-            spec |= {"width": 680, "title": {"text": _plain(self.title), "anchor": "start", "offset": 14}}
+            title = {"text": _plain(self.title), "anchor": "start", "offset": 14}
+            spec |= {"width": 680, "title": title}
             spec["config"] |= _coloured(COLOURS, _RAMP)
             png = vl_convert.vegalite_to_png(json.dumps(spec), scale=2)
             found[f"{file}.png"] = png
