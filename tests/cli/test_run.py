@@ -57,8 +57,8 @@ def test_every_event_is_kept_in_a_folder_of_the_runs_own(tmp_path: Path) -> None
     (folder,) = (tmp_path / "runs").iterdir()
     assert folder.name.startswith("script-2")
     kinds = kinds_in(folder / "events.jsonl")
-    assert kinds == ["joined", *["pushed", "nothing"] * 3, "left"]
-    assert f"8 events in runs/{folder.name}" in ran.stderr
+    assert kinds == ["joined", "sharing", *["pushed", "nothing"] * 3, "left"]
+    assert f"9 events in runs/{folder.name}" in ran.stderr
     assert f"hubless watch runs/{folder.name}" in ran.stderr
     assert ran.stdout == ""
 
@@ -150,7 +150,7 @@ def test_json_is_the_last_line(tmp_path: Path) -> None:
     ran = hubless("run", "script.py", "--json", "--out", "kept", cwd=tmp_path)
     hello, said = ran.stdout.splitlines()
     assert hello == "hello"
-    assert json.loads(said) == {"out": "kept", "events": 8, "exit": 0}
+    assert json.loads(said) == {"out": "kept", "events": 9, "exit": 0}
 
 
 def test_an_interrupted_run_leaves_whole_lines_and_says_where(tmp_path: Path) -> None:

@@ -30,8 +30,9 @@ known here go to the script, and so does everything after --. Start it again und
 after a crash and it goes on with the federation's params. Several processes of one site are one
 member: hubless join [options] URL -- torchrun [its options] SCRIPT [arguments...]."""
 
-_NEVER = """{script} never took a step of a torch optimizer, so there was nothing to share: join
-suits scripts that train with torch.optim. Others take part with three lines of their own:
+_NEVER = """{script} never took a step of a torch optimizer in this process, so there was nothing to
+share: join suits scripts that train with torch.optim, in one process or in those of torchrun
+(hubless join {url} -- torchrun ...). Others take part with three lines of their own:
     federation = hubless.join({url!r}, client={client!r})
     ... train ...
     params = federation.step({{"weights": weights}}, examples=len(data))"""
