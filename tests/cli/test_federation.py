@@ -35,9 +35,17 @@ def test_ls_shows_who_is_there(federation: Path, capsys: pytest.CaptureFixture[s
     assert main(["ls", str(federation)]) == 0
     head, columns, *rows = capsys.readouterr().out.splitlines()
     assert "async, 2 parameters, 4.7 KiB" in head
-    assert columns.split() == ["CLIENT", "UPDATE", "VERSION", "AGE", "EXAMPLES", "METRICS"]
+    assert columns.split() == ["CLIENT", "UPDATE", "VERSION", "AGE", "EXAMPLES", "LEFT", "METRICS"]
     assert [row.split()[0] for row in rows] == ["site-a", "site-b"]
-    assert rows[1].split()[-3:] == ["200", "loss", "0.25"]
+    assert rows[1].split()[-4:] == ["200", "left", "loss", "0.25"]
+
+
+def test_ls_says_who_left(federation: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with hubless.join(federation, "site-a") as again:
+        again.step(params(1.0), examples=7)
+        assert main(["ls", str(federation), "--json"]) == 0
+    members = json.loads(capsys.readouterr().out)["members"]
+    assert {m["client"]: m["left"] for m in members} == {"site-a": False, "site-b": True}
 
 
 def test_ls_as_json(federation: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -352,6 +352,21 @@ def test_a_member_that_comes_back_is_restarted_and_one_that_left_has_joined() ->
     assert run["counts"] == {"joined": 1}
 
 
+def test_rounds_that_nobody_saw_are_drawn_by_the_numbers_of_the_updates() -> None:
+    state = Overview()
+    state.apply({**joined("a", "file:///x", "0001aa"), "mode": "sync"})
+    for number in (3, 9):
+        key = f"rounds/0000000{number}/updates/a=x"
+        state.apply(pushed("a", number, key=key, time=1e9 + number))
+    (run,) = state.to_json(now=1e9 + 10)["runs"]
+    assert shown(run["strip"]["rows"][0]) == [{"trained"}] * 10
+    assert (run["updates"], run["bytes_up"]) == (10, 70)
+    # one round took a second, whenever somebody looked
+    assert state.to_json(now=1e9 + 9 + 5.1)["runs"][0]["counts"] == {"waiting": 1}
+    state.apply({"event": "closed", "client": "", "time": 1e9 + 9, "round": 9, "included": ["a"]})
+    assert state.to_json(now=1e9 + 9 + 5.1)["runs"][0]["counts"] == {"silent": 1}
+
+
 def test_a_thousand_members_take_a_bounded_number_of_lines() -> None:
     state = Overview()
     for i in range(1000):

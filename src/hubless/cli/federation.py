@@ -60,11 +60,12 @@ def _ls(options: argparse.Namespace) -> int:
         return 0
     count = len(agreement.signature.specs)
     print(f"{store.url}  {agreement.mode}, {count} parameters, {in_bytes(size)}")
-    rows = [("CLIENT", "UPDATE", "VERSION", "AGE", "EXAMPLES", "METRICS")]
+    rows = [("CLIENT", "UPDATE", "VERSION", "AGE", "EXAMPLES", "LEFT", "METRICS")]
     for m in members:
         noted = f"refused: {m.trouble}" if m.trouble else in_words(m.metrics)
         figures = (str(m.sequence), str(m.version), in_time(m.age), str(m.examples))
-        rows.append((m.client, *figures, noted))
+        gone = "left" if m.left else ""
+        rows.append((m.client, *figures, gone, noted))
     print_table(rows)
     return 0
 

@@ -6,7 +6,7 @@ import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from hubless.errors import FederationError, NotFound, Refused, StoreError
 from hubless.federate import keys
@@ -33,6 +33,7 @@ class Present:
     metrics: dict[str, float] = field(default_factory=dict)
     trouble: str = ""
     valuation: float | None = None
+    left: bool = False
 
 
 @dataclass(frozen=True)
@@ -60,8 +61,10 @@ def survey(store: Store) -> tuple[Agreement, list[Present]]:
     with looked_at.within(math.inf):
         agreement = agreed(looked_at)
         folder = keys.UPDATES if agreement.mode == "async" else keys.ROUNDS
+        left = keys.parse_listing(looked_at.list(keys.MEMBERS)).left
         newest = keys.newest(keys.parse_updates(looked_at.list(folder)))
-        return agreement, [_member(looked_at, agreement, posted) for posted in newest.values()]
+        present = [_member(looked_at, agreement, posted) for posted in newest.values()]
+        return agreement, [replace(p, left=p.client in left) for p in present]
 
 
 def arrived_at(store: Store, refuse: Callable[[Refused], None]) -> tuple[Agreement, Collective]:

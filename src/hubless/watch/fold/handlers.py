@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from hubless.watch.fold import strip
 from hubless.watch.fold.federation import FederationFold, round_of
 from hubless.watch.fold.member import MemberFold
@@ -12,6 +14,7 @@ _FORGED = 5 * 10**7
 """No honest member's sequence reaches this: what lies under a key with it is somebody else's."""
 _STALENESS = 10_000
 _NAMES = 5000
+_MARKED = 256
 
 
 @handles("joined")
@@ -59,10 +62,11 @@ def _pushed(run: FederationFold, told: Told) -> None:
     member = run.own(told, "training" if round_ is None else "waiting")
     if member is None:
         return
-    if member.pushed and told.time > member.pushed:
-        member.gaps.append(told.time - member.pushed)
     # those that came before anybody looked are counted too: numbers in keys tell of them
     new = sequence - member.sequence
+    if member.pushed and told.time > member.pushed:
+        member.gaps.append((told.time - member.pushed) / new)
+    _mark_all(run, told, round_, new, member.pushed or member.began)
     size = count(told.record.get("bytes")) * new
     run.updates += new
     run.bytes_up += size
@@ -70,8 +74,19 @@ def _pushed(run: FederationFold, told: Told) -> None:
     member.pushed, member.sequence, member.drawn = told.time, sequence, False
     examples = whole(told.record.get("examples"))
     member.examples = None if examples is None else max(0, examples)
-    run.mark(told.client, told, strip.TRAINED, round_)
     run.draw(told, metrics, sequence, round_)
+
+
+def _mark_all(run: FederationFold, told: Told, round_: int | None, new: int, since: float) -> None:
+    """Draw an update, and those since the last one seen that nobody saw: each in its round.
+
+    Where there are no rounds, they are taken to lie evenly in between.
+    """
+    apart = max(0.0, told.time - since) / new
+    for back in reversed(range(min(new, _MARKED))):
+        at = None if round_ is None else round_ - back
+        if at is None or at >= 0:
+            run.mark(told.client, replace(told, time=told.time - back * apart), strip.TRAINED, at)
 
 
 @handles("pulled")

@@ -224,7 +224,7 @@ function drawCharts() {
   }));
 }
 
-const SHAPES = new Map([["training", "trained"], ["waiting", "waited"]]);
+const SHAPES = new Map([["training", "trained"], ["waiting", "waited"], ["silent", "wrong"]]);
 const ORDER = ["silent", "training", "trained", "joined", "restarted", "waiting", "late", "refused", "offline", "skipped", "idle", "left"];
 
 function drawClients() {
@@ -268,7 +268,8 @@ function drawStripTitle(data) {
 }
 
 function drawTrouble() {
-  at("no-trouble").hidden = top.trouble.length > 0;
+  // of what is not there, or not known yet, nothing can be said
+  at("no-trouble").hidden = top.trouble.length > 0 || !current();
   at("trouble").replaceChildren(...top.trouble.slice(0, 12).map((trouble) => {
     const item = make("li"), when = new Date(trouble.time * 1000);
     const stamp = make("time", when.toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit", hour12: false }));
