@@ -440,3 +440,16 @@ def plans_that_no_parser_likes(scene: Scene) -> None:
         check_round(scene, results, f"round {number}")
         expect_all(scene, results, f"round {number}")
         scene.check_named(keys.plan_key(number, 0))
+
+
+@attack("L2", "somebody says in a member's name that it has left")
+def a_member_said_to_have_left(scene: Scene) -> None:
+    a, b = pair(scene)
+    check_round(scene, play_round(scene, (a, b), "round 0"), "round 0")
+    marker = keys.life_key("b", b.member.incarnation, left=True)
+    scene.put(marker)
+    results = play_round(scene, (b, a), "round 1")
+    check_round(scene, results, "round 1")
+    scene.check_named(marker)
+    if keys.parse_listing(scene.store().list("")).left:
+        scene.harmed("b counts as gone for good")

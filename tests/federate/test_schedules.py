@@ -16,6 +16,7 @@ from hubless.federate.member import Member
 from hubless.federate.picking.picking import Picking
 from hubless.federate.picking.standing import Pick
 from hubless.federate.rounds.completing import Completing
+from hubless.federate.rounds.plans import Plans
 from hubless.federate.rounds.slices import Work
 from hubless.federate.synchronous import Synchronous
 from tests.support.schedules.basics import Report, ScheduleFailure
@@ -176,7 +177,7 @@ def test_finds_slices_that_are_believed() -> None:
         mock.patch.object(Completing, "_check", trusting),
         mock.patch.object(Completing, "_settle_contradictions", trusting),
     ):
-        assert "without a word" in found(run_hostile_sync, 200)
+        assert "without a word" in found(run_hostile_sync, 400)
 
 
 def test_finds_plans_that_may_leave_out_whom_they_like() -> None:
@@ -184,7 +185,15 @@ def test_finds_plans_that_may_leave_out_whom_they_like() -> None:
         return True
 
     with mock.patch.object(Completing, "is_bad", trusting):
-        assert found(run_hostile_sync, 50)
+        assert "more than one way" in found(run_hostile_sync, 50)
+
+
+def test_finds_plans_that_are_all_believed() -> None:
+    def trusting(self: Plans, *arguments: object) -> str:
+        return ""
+
+    with mock.patch.object(Plans, "_objection", trusting):
+        assert "more than one way" in found(run_hostile_sync, 50)
 
 
 def test_finds_members_that_do_not_see_who_writes_under_their_name() -> None:

@@ -270,6 +270,10 @@ class Member:
             for item in named:
                 if item.client == self.client and item.key not in self._written:
                     self.notice(item.client, item.incarnation, item.key)
+        if listing.left.get(self.client) == self.incarnation:
+            # a member that has left looks no more
+            key = keys.life_key(self.client, self.incarnation, left=True)
+            self.notice(self.client, self.incarnation, key)
         return listing
 
     def disowns(self, key: str) -> bool:

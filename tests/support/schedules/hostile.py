@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+from unittest import mock
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from hubless.errors import NameTaken, QuorumMissed, TooLate
 from hubless.federate import keys
 from hubless.federate.federation import Federation
 from hubless.federate.keys import Incarnation, Posted
+from hubless.federate.rounds.completing import Completing
 from hubless.federate.rounds.plans import Plan
 from hubless.federate.rounds.slices import Work, encode_slice
 from hubless.params import Array
@@ -26,7 +28,7 @@ from hubless.store.base import Entry
 from hubless.strategy.base import Slots
 from tests.support.schedules.asynchronous import AsyncWorld
 from tests.support.schedules.bad import bad_object
-from tests.support.schedules.basics import MALLORY, Content, Version, packed, parsed
+from tests.support.schedules.basics import MALLORY, Content, Report, Version, packed, parsed
 from tests.support.schedules.life import Life
 from tests.support.schedules.synchronous import SyncWorld, reached
 from tests.support.schedules.world import World
@@ -209,16 +211,34 @@ class HostileSyncWorld(Hostile, SyncWorld):
             # who takes a second for each request is late whatever anybody plants
             member.slowness = min(member.slowness, 5.0)
         self.doubts: dict[tuple[Life, int], Version] = {}
+        self.contradicted: set[tuple[Life, int]] = set()
+        self.fooled_in = 10**9
+        """The first round that anybody took another result of; what comes after builds on that."""
         self.ended: dict[int, dict[str, Version]] = {}
         self.stopped = False
         self.begin_attacks()
+
+    def run(self) -> Report:
+        be_at = Completing._be_at
+
+        def seen(completing: Completing, work: Work) -> None:
+            if not self.is_right(work.version, work.signature.unpack(work.out)):
+                self.fooled_in = min(self.fooled_in, work.number)
+            be_at(completing, work)
+
+        with mock.patch.object(Completing, "_be_at", seen):
+            return super().run()
+
+    def is_right(self, version: Version, result: Mapping[str, Any]) -> bool:
+        """Whether a version is what its plan says."""
+        return self.is_known(version) and packed(result) == packed(self.expected(version)[0])
 
     def deeds(self) -> list[Callable[[], None]]:
         def forge_update() -> None:
             self.forge_update(f"{keys.round_folder(self.open)}updates/", self.open)
 
         slices, plans = self.forge_slices, self.forge_plan
-        return [forge_update, slices, slices, plans, plans, self.junk]
+        return [forge_update, slices, slices, plans, plans, self.forge_next_attempt, self.junk]
 
     @property
     def open(self) -> int:
@@ -261,6 +281,21 @@ class HostileSyncWorld(Hostile, SyncWorld):
         key = keys.plan_key(number, attempt)
         if self.plant(key, body, f"{kind} plan"):
             self.landed(key, body)
+
+    def forge_next_attempt(self) -> None:
+        """A plan like the one that closed a round, without somebody."""
+        rng = self.rng
+        at = [version for version in self.plans if version[0] >= self.open - 1]
+        if not at:
+            return
+        number, attempt = version = rng.choice(at)
+        plan = self.plans[version]
+        included = list(plan.included)
+        del included[rng.randrange(len(included))]
+        follower = Plan(tuple(included), attempt + 1, plan.before, None, MALLORY, "0" * 16)
+        key = keys.plan_key(number, attempt + 1)
+        if self.plant(key, follower.to_bytes(), "next attempt"):
+            self.landed(key, follower.to_bytes())
 
     def forge_slices(self) -> None:
         """All slices of an attempt, or one, with anything in them."""
@@ -317,10 +352,10 @@ class HostileSyncWorld(Hostile, SyncWorld):
         plan = self.plans.get(version)
         if plan is None:
             raise self.fail(f"{life.name} ends round {version} by a plan of nothing")
-        is_sound = all(key in self.contents for key in plan.included)
-        if not is_sound or packed(result) != packed(self.expected(version)[0]):
+        if not self.is_right(version, result):
             self.counts["fooled"] += 1
-            self.doubts[life, version[0]] = version
+            if version[0] <= self.fooled_in:
+                self.doubts[life, version[0]] = version
             return
         self.doubts.pop((life, version[0]), None)
         ended = self.ended.setdefault(version[0], {})
@@ -330,7 +365,7 @@ class HostileSyncWorld(Hostile, SyncWorld):
 
     def check_alarm(self, life: Life, event: events.Impostor | events.Forged) -> None:
         # who was fooled computes the next round from there, and is told from the others by that
-        if not self.counts["fooled"]:
+        if int(event.key.split("/")[1]) <= self.fooled_in:
             super().check_alarm(life, event)
 
     def check_missed(self, life: Life, missed: QuorumMissed, waited: float, lates: int) -> None:
@@ -351,6 +386,19 @@ class HostileSyncWorld(Hostile, SyncWorld):
             return f"{gave_up[0]} gave up although a quorum lives"
         return ""
 
+    def call(self, life: Life, federation: Federation, do: Callable[[], T]) -> T:
+        for (doubting, number), version in self.doubts.items():
+            if doubting is life and self.honest_slices(version):
+                self.contradicted.add((life, number))
+        return super().call(life, federation, do)
+
+    def is_known(self, version: Version) -> bool:
+        """Whether a version follows from sound updates, all the way from the first."""
+        plan = self.plans.get(version)
+        if plan is None or any(key not in self.contents for key in plan.included):
+            return False
+        return plan.before is None or plan.before[0] < 0 or self.is_known(plan.before)
+
     def check_told(self, life: Life, reached: int) -> None:
         """Who was fooled has to be told, as soon as the others show something else."""
         for doubting, number in list(self.doubts):
@@ -359,7 +407,7 @@ class HostileSyncWorld(Hostile, SyncWorld):
             folder = keys.round_folder(number)
             told = [e for e in life.everything if isinstance(e, _ALARMS) and folder in e.key]
             version = self.doubts.pop((life, number))
-            if not told and self.honest_slices(version):
+            if not told and (life, number) in self.contradicted:
                 raise self.fail(f"{life.name} was fooled in round {version} without a word")
 
     def honest_slices(self, version: Version) -> bool:

@@ -90,6 +90,7 @@ class Completing:
         """The version whose params are at hand to step from."""
         self._slots: dict[int, tuple[tuple[int, int], Slots]] = {}
         self._forgers: set[tuple[str, Incarnation]] = set()
+        self._forged: set[str] = set()
         self._loaded: Work | None = None
 
     def complete(
@@ -166,9 +167,7 @@ class Completing:
         work, round_ = Work(self._member.agreed, number, plan), listing.rounds[number]
         return self._plans.reached == work.version or (
             not _absent(plan, round_)
-            and all(
-                len(_digests(self._credible(work, i, round_))) == 1 for i in range(len(work.cuts))
-            )
+            and all(self._agreed(self._makers(work, i, round_)) for i in range(len(work.cuts)))
         )
 
     def has_version_before(self, number: int, listing: Listing) -> bool:
@@ -215,8 +214,7 @@ class Completing:
             return
         try:
             if self._settle_contradictions(work, listing.rounds[work.number]):
-                self._at = work.version
-                self.state.start_from(work.out)
+                self._be_at(work)
         except (_Unusable, NotFound):
             # collected meanwhile: what was loaded was checked before
             self._loaded = None
@@ -235,13 +233,18 @@ class Completing:
             self._check(work, round_)
         except NotFound:
             # where others have gone on from here it may be too late to check anything
-            if self._plans.binding(work.number + 1, listing) is None:
+            following = self._plans.binding(work.number + 1, listing)
+            if following is None or following.before not in (None, work.version):
                 return None
         self._settle_contradictions(work, round_)
+        self._be_at(work)
+        return Result(work.out, work.plan, listing)
+
+    def _be_at(self, work: Work) -> None:
+        """Go on from this version."""
         self._plans.reached = self._at = work.version
         self._loaded = work
         self.state.start_from(work.out)
-        return Result(work.out, work.plan, listing)
 
     def _advance(self, work: Work, round_: Round, late: bool) -> bool:
         """Compute one's own slice, or if others are late one of theirs; read those that are there.
@@ -257,40 +260,49 @@ class Completing:
         missing = [i for i in work.in_turn() if i not in work.digests]
         if work.mine in missing and self._make_slice(work, work.mine, round_):
             return True
-        makers = {i: self._credible(work, i, round_) for i in missing}
-        unanimous = [i for i in missing if len(_digests(makers[i])) == 1]
+        makers = {i: self._makers(work, i, round_) for i in missing}
+        agreed = {i: made for i in missing if (made := self._agreed(makers[i]))}
 
         def reading(index: int) -> Callable[[], Refused | NotFound | None]:
-            return lambda: self._read(work, index, makers[index][0])
+            return lambda: self._read(work, index, agreed[index])
 
         advanced, forged = False, []
-        arrived = self._store.ahead(reading(index) for index in unanimous)
-        for index, trouble in zip(unanimous, arrived, strict=True):
+        arrived = self._store.ahead(reading(index) for index in agreed)
+        for index, trouble in zip(agreed, arrived, strict=True):
             if trouble is None:
-                work.digests[index] = makers[index][0].digest
+                work.digests[index] = agreed[index].digest
                 advanced = True
             elif isinstance(trouble, Refused):
                 self._member.refuse(trouble)
                 forged.append(index)
         # where makers disagree nobody is believed, and who is late is not waited for
-        alone = [*forged, *(i for i in missing if len(_digests(makers[i])) > 1)]
+        alone = [*forged, *(i for i in missing if makers[i] and i not in agreed)]
         alone += [i for i in missing if late and not makers[i]][:1]
         for index in alone:
             advanced |= self._make_slice(work, index, round_)
         return advanced
 
-    def _credible(self, work: Work, index: int, round_: Round) -> list[Made]:
-        """Who says what a slice is: its owner first, forgers and strangers not at all."""
-        owner = work.plan.updates[index].client
-        by_index = round_.slices.get(work.plan.attempt, {})
-        credible = [
+    def _makers(self, work: Work, index: int, round_: Round) -> list[Made]:
+        """Who says what a slice is: its owner first, strangers not at all."""
+        owner, member = work.plan.updates[index].client, self._member
+        makers = [
             made
-            for made in by_index.get(index, ())
-            if self._plans.admits(made.client)
-            and (made.client, made.incarnation) not in self._forgers
-            and not (self._member.refused(made.key) or self._member.disowns(made.key))
+            for made in round_.slices.get(work.plan.attempt, {}).get(index, ())
+            if made.key not in self._forged
+            and self._plans.admits(made.client)
+            and not (member.refused(made.key) or member.disowns(made.key))
         ]
-        return sorted(credible, key=lambda made: (made.client != owner, made.client))
+        return sorted(makers, key=lambda made: (made.client != owner, made.client))
+
+    def _agreed(self, makers: Sequence[Made]) -> Made | None:
+        """The slice to read: one that nobody contradicts, and that not only forgers made.
+
+        A forger's word is not believed, but it still counts against others': somebody may have
+        forged a slice in an honest member's name, so that nobody hears the honest one any more.
+        """
+        if len({made.digest for made in makers}) != 1:
+            return None
+        return next((m for m in makers if (m.client, m.incarnation) not in self._forgers), None)
 
     def _read(self, work: Work, index: int, made: Made) -> Refused | NotFound | None:
         try:
@@ -333,7 +345,7 @@ class Completing:
         encoded, digest = encode_slice(work, index, slots, self._slot_names)
         member = self._member
         key = work.key(index, member.client, member.incarnation, digest)
-        if not any(made.key == key for made in self._credible(work, index, round_)):
+        if not any(made.key == key for made in self._makers(work, index, round_)):
             member.publish(key, encoded)
         work.digests[index] = digest
         work.made.add(index)
@@ -445,13 +457,13 @@ class Completing:
         for index, stretch in enumerate(earlier.cuts):
             if stretch.start >= blocks.stop or blocks.start >= stretch.stop:
                 continue
-            makers = self._credible(earlier, index, round_)
+            makers = self._makers(earlier, index, round_)
             if loaded is not None and loaded.version == version:
                 makers = [made for made in makers if made.digest == loaded.digests[index]]
             try:
-                if len(_digests(makers)) != 1:
+                if not (agreed := self._agreed(makers)):
                     raise gone
-                slots |= read_slots(self._store, earlier, index, makers[0], self._slot_names)
+                slots |= read_slots(self._store, earlier, index, agreed, self._slot_names)
             except (Refused, NotFound) as trouble:
                 if isinstance(trouble, Refused):
                     self._member.refuse(trouble)
@@ -503,7 +515,7 @@ class Completing:
         doubted = [
             index
             for index, digest in work.digests.items()
-            if any(made.digest != digest for made in self._credible(work, index, round_))
+            if any(made.digest != digest for made in self._makers(work, index, round_))
         ]
         for index in doubted:
             if index in work.made:
@@ -515,9 +527,10 @@ class Completing:
     def _name_forgers(self, work: Work, index: int, round_: Round) -> None:
         """Name who made a slice that comes out otherwise, and believe its maker nothing more."""
         member = self._member
-        for made in self._credible(work, index, round_):
+        for made in self._makers(work, index, round_):
             if made.digest != work.digests[index]:
                 self._forgers.add((made.client, made.incarnation))
+                self._forged.add(made.key)
                 reason = "this member computed the same slice, and it comes out otherwise"
                 key = made.key
                 member.emit(
@@ -539,8 +552,3 @@ class Completing:
 def _absent(plan: Plan, round_: Round) -> list[Posted]:
     """The updates that a plan includes and a listing does not show."""
     return [posted for posted in plan.updates if posted.key not in round_.updates]
-
-
-def _digests(makers: Sequence[Made]) -> set[str]:
-    """What several say a slice is."""
-    return {made.digest for made in makers}
