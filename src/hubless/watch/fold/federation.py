@@ -15,6 +15,8 @@ from hubless.watch.values import MOST_METRICS, short, text
 
 _MEMBERS = 5000
 _LINES = 8
+_MUTE = 3
+"""Who shared so often without metrics has none to say."""
 _SILENT_BY_NAME = 5
 _REMEMBERED = 5000
 _ROUND = re.compile(r"rounds/([0-9]{1,9})/")
@@ -37,6 +39,7 @@ class FederationFold(RunFold):
         self._strip = Strip("time")
         self._remembered: OrderedDict[tuple[str, ...], None] = OrderedDict()
         self._open = self._mean_at = 0
+        self._unmeasured: dict[str, None] = {}
         # the sum of all members' newest by metric, weighted by examples, and the weights' sum;
         # exact, as what one member adds has to be gone without a trace once it is taken out
         self._sums: dict[str, tuple[Fraction, int]] = {}
@@ -175,18 +178,28 @@ class FederationFold(RunFold):
         if sequence < member.sequence or not metrics:
             return
         self._weigh(member, -1)
-        member.metrics, member.drawn, member.weight = metrics, True, max(1, member.examples or 1)
+        member.metrics, member.weight = metrics, max(1, member.examples or 1)
         self._weigh(member, 1)
         # where everybody has a pace of its own, all are as far as they are on average
         self._mean_at = max(1, self._mean_at, self.updates // len(self.members))
+        self._unmeasured.pop(told.client, None)
+        is_of_all = self._is_measured(told.time)
         for metric in metrics:
             if metric in self._sums:
                 total, weights = self._sums[metric]
                 mean = float(total / weights)
                 self.metrics[metric] = short(mean)
+                if not is_of_all:
+                    continue
                 all_at = self._mean_at if at is None else place
                 point = CurvePoint(all_at, seconds, moved, mean)
                 self.curves.put(metric, ALL, point)
+
+    def go_on_after(self, round_: int) -> None:
+        """Nobody waits for a round that is closed, whoever was in it."""
+        for member in self.members.values():
+            if member.status == "waiting" and member.pushed_round <= round_:
+                member.status = "training"
 
     @property
     def clients(self) -> int:
@@ -221,12 +234,22 @@ class FederationFold(RunFold):
         if member is None:
             member = self.members[client] = MemberFold(told.time, last=told.time)
             member.heard = told.seen or told.time
+            self._unmeasured[client] = None
         member.began = min(member.began, told.time)
         self.members.move_to_end(client)
         if len(self.members) > _MEMBERS:
             _, gone = self.members.popitem(last=False)
             self._weigh(gone, -1)
         return member
+
+    def _is_measured(self, time: float) -> bool:
+        """Whether all who are there have said metrics, so that a mean is one of all members."""
+        for client in list(self._unmeasured):
+            member = self.members.get(client)
+            if member and member.updates < _MUTE and member.standing(time) not in _SAYS_NOTHING:
+                return False
+            del self._unmeasured[client]
+        return True
 
     def _weigh(self, member: MemberFold, sign: int) -> None:
         """Count a member's metrics in, or out."""

@@ -71,7 +71,8 @@ def _pushed(run: FederationFold, told: Told) -> None:
     run.updates += new
     run.bytes_up += size
     member.updates, member.sent = member.updates + new, member.sent + size
-    member.pushed, member.sequence, member.drawn = told.time, sequence, False
+    member.pushed, member.sequence = told.time, sequence
+    member.pushed_round = -1 if round_ is None else round_
     examples = whole(told.record.get("examples"))
     member.examples = None if examples is None else max(0, examples)
     run.draw(told, metrics, sequence, round_)
@@ -173,8 +174,10 @@ def _closed(run: FederationFold, told: Told) -> None:
         if member.status == "waiting":
             member.turn("training", told.seen or told.time)
         if round_ > member.last_round:
-            _take_part(member, round_, count(sequences.get(name)))
+            _take_part(member, round_, whole(sequences.get(name)))
             run.mark(name, told, strip.TRAINED, round_, again=True)
+    if not told.alone:
+        run.go_on_after(round_)
     if run.own(told, "training") and run.is_news("closed", told.client, str(round_)):
         run.phases["rounds, with waiting"] += positive(told.record.get("seconds"))
     if round_ + 1 > run.round:
@@ -182,10 +185,13 @@ def _closed(run: FederationFold, told: Told) -> None:
         run.pace(told.time)
 
 
-def _take_part(member: MemberFold, round_: int, sequence: int) -> None:
-    """Count a round, and those before it that only the numbers in keys still tell of."""
-    before = min(sequence, round_) if member.last_round < 0 else 0
-    member.rounds += 1 + before
+def _take_part(member: MemberFold, round_: int, sequence: int | None) -> None:
+    """Count a round, and those since the last that only the numbers in keys still tell of."""
+    rounds = 1
+    if sequence is not None:
+        unseen = min(sequence - member.last_included, round_ - member.last_round)
+        rounds, member.last_included = max(1, unseen), sequence
+    member.rounds += rounds
     member.last_round = round_
 
 

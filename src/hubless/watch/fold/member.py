@@ -33,6 +33,9 @@ class MemberFold:
     updates: int = 0
     rounds: int = 0
     last_round: int = -1
+    """The last one that counted, and `last_included` is which of its updates was in it."""
+    last_included: int = -1
+    pushed_round: int = -1
     examples: int | None = None
     weight: int = 1
     version: int = 0
@@ -44,7 +47,6 @@ class MemberFold:
     lives: int = 0
     life: str = ""
     metrics: dict[str, float] = field(default_factory=dict)
-    drawn: bool = False
     troubles: Counter[str] = field(default_factory=Counter)
     is_noted_silent: bool = False
 

@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from hubless.watch.fold.federation import ALL
 from hubless.watch.report.drawing import Drawing, Rows, base, short, slug, thinned, titled, unit_of
 
 if TYPE_CHECKING:
@@ -31,8 +32,13 @@ def metric_lines(rounds: polars.DataFrame, metric: str) -> Drawing | None:
     known = rounds.filter(pl.col(metric).is_not_null())
     if known.is_empty():
         return None
-    lines = known.partition_by("run", "client", maintain_order=True)
     several = known["run"].n_unique() > 1
+    if several:
+        # of federations that are compared, what their members come to together
+        with_all = known.filter(pl.col("client") == ALL)["run"].unique()
+        is_other = pl.col("run").is_in(with_all.to_list()) & (pl.col("client") != ALL)
+        known = known.filter(~is_other.fill_null(False))
+    lines = known.partition_by("run", "client", maintain_order=True)
     scale, unit = unit_of(known["elapsed"].max())
     most = max(30, _POINTS // len(lines))
     rows: Rows = []
@@ -214,9 +220,14 @@ def histogram(
             binned[value - (value - min(values)) % width] += times
         for start in range(min(values), max(values) + 1, width):
             span = f"{start}" if width == 1 else f"{start} to {start + width - 1}"
-            rows.append({"who": run, "start": start, "span": span, "times": short(binned[start])})
+            rows.append({"who": run, "span": span, "times": short(binned[start])})
     plain = base().encode(
-        x=alt.X("start:O", title=x, axis=alt.Axis(labelAngle=0, grid=False, labelOverlap=True)),
+        x=alt.X(
+            "span:O",
+            title=x,
+            sort=_seen(rows, "span"),
+            axis=alt.Axis(labelAngle=0, grid=False, labelOverlap=True),
+        ),
         y=alt.Y("times:Q", title=y, axis=_ticks()),
         tooltip=[
             alt.Tooltip("who:N", title="run"),

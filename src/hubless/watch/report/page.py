@@ -37,6 +37,16 @@ if TYPE_CHECKING:
 
 _MOST_CURVES = 6
 _MOST_ROWS = 200
+_MAYBE = {
+    "in rounds": "rounds",
+    "received": "received",
+    "skipped": "skipped",
+    "late": "late",
+    "refused": "refused",
+    "offline": "offline",
+    "other troubles": "other troubles",
+    "times joined": "lives",
+}
 _AXES = {"rounds": "rounds", "time": "time", "bytes": "bytes", "clock": "clients' clock"}
 
 
@@ -72,6 +82,8 @@ def write_report(
         out = out / "report.html"
     found = read_sources(sources, endpoint=endpoint, options=options)
     now = time.time()
+    for federation in found.federations:
+        federation.check(now)
     tables = tables_of(found.simulations, found.federations, now)
     charts = sheet.Charts()
     sections = _sections(found, tables, charts, now)
@@ -229,30 +241,26 @@ def _members(tables: Tables, found: Found, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import member_updates
 
     parts = []
-    counted_ = ("skipped", "late", "refused", "offline", "other troubles")
     for federation in found.federations:
         of_it = tables.members.filter(tables.members["run"] == federation.name)
+        shown = {"now": "status", "updates": "updates", "examples": "examples", "sent": "sent"}
+        # a column of nothing says nothing
+        shown |= {title: name for title, name in _MAYBE.items() if of_it[name].sum()}
         rows = [
-            [
-                row["client"],
-                f"{row['updates']:,.0f}",
-                f"{row['rounds']:,.0f}",
-                "" if row["examples"] is None else f"{row['examples']:,.0f}",
-                size(row["sent"]),
-                "" if row["received"] is None else size(row["received"]),
-                *(f"{row[kind]:,.0f}" for kind in counted_),
-                f"{row['lives']:,.0f}",
-                row["status"],
-            ]
+            [row["client"], *(_counted(name, row[name]) for name in shown.values())]
             for row in of_it.iter_rows(named=True)
         ]
-        head = ["member", "updates", "in rounds", "examples", "sent", "received", *counted_]
-        head += ["times joined", "now"]
         name = f"Members of {federation.name}"
-        shown = sheet.table(head, rows[:_MOST_ROWS], texts=[len(head) - 1])
+        table = sheet.table(["member", *shown], rows[:_MOST_ROWS], texts=[1])
         drawn = charts.cards([member_updates(tables.members, federation.name)])
-        parts.append(sheet.section(name, shown, drawn))
+        parts.append(sheet.section(name, table, drawn))
     return "".join(parts)
+
+
+def _counted(name: str, value: object) -> str:
+    if isinstance(value, float):
+        return size(value) if name in ("sent", "received") else f"{value:,.0f}"
+    return text(value)
 
 
 def _staleness(tables: Tables, charts: sheet.Charts) -> str:
