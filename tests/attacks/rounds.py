@@ -442,7 +442,7 @@ def plans_that_no_parser_likes(scene: Scene) -> None:
         scene.check_named(keys.plan_key(number, 0))
 
 
-@attack("L2", "somebody says in a member's name that it has left")
+@attack("16d", "somebody says in a member's name that it has left")
 def a_member_said_to_have_left(scene: Scene) -> None:
     a, b = pair(scene)
     check_round(scene, play_round(scene, (a, b), "round 0"), "round 0")
