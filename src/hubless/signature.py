@@ -100,10 +100,28 @@ class Signature:
             raise ParamsError(f"a model of {start} bytes is not plausible")
         return cls(tuple(specs))
 
-    @property
+    @cached_property
     def size(self) -> int:
         """Bytes of all params together."""
         return self.specs[-1].stop
+
+    @cached_property
+    def tensors(self) -> dict[str, object]:
+        """The params as a safetensors header announces them."""
+        return {
+            s.name: {"dtype": s.dtype, "shape": list(s.shape), "data_offsets": [s.start, s.stop]}
+            for s in self.specs
+        }
+
+    @cached_property
+    def written_last(self) -> bytes:
+        """How a header ends that hubless wrote, whatever its metadata."""
+        return f", {json.dumps(self.tensors)[1:]}".encode()
+
+    @cached_property
+    def longest_tensors(self) -> int:
+        """So many bytes announce the params at most, however a library spells them."""
+        return sum(len(json.dumps(s.name)) + 24 * len(s.shape) + 96 for s in self.specs)
 
     @cached_property
     def digest(self) -> str:

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from functools import lru_cache
 
 import numpy as np
 import xxhash
@@ -37,15 +36,14 @@ def encode(
     body = flat.data
     digests = "".join(digest(body[block.start : block.stop]) for block in signature.blocks)
     noted = {"hubless": FORMAT, **metadata, "blocks": digests}
-    text = json.dumps({"__metadata__": noted, **_tensors(signature)}).encode()
+    text = json.dumps({"__metadata__": noted, **signature.tensors}).encode()
     text += b" " * (-len(text) % 8)
     return [len(text).to_bytes(8, "little") + text, body]
 
 
 def header_limit(signature: Signature) -> int:
     """No honest header of this signature is longer: room for 64 KiB of metadata and all names."""
-    names = sum(len(json.dumps(s.name)) + 24 * len(s.shape) + 96 for s in signature.specs)
-    return (64 << 10) + names + _DIGEST_HEX * len(signature.blocks)
+    return (64 << 10) + signature.longest_tensors + _DIGEST_HEX * len(signature.blocks)
 
 
 def decode_header(raw: Bytes, signature: Signature) -> dict[str, str]:
@@ -59,7 +57,7 @@ def decode_header(raw: Bytes, signature: Signature) -> dict[str, str]:
     metadata, document = _divided(bytes(raw[8:]).rstrip(b" "), signature)
     if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
         raise ValueError("its header carries no readable metadata")
-    if document != _tensors(signature):
+    if document != signature.tensors:
         raise ValueError(_difference(document, signature))
     if metadata.get("hubless") != FORMAT:
         found = metadata.get("hubless", "none")
@@ -85,7 +83,7 @@ def describe(raw: Bytes, size: int, signature: Signature) -> str:
         except ValueError as error:
             return str(error)
         document.pop("__metadata__", None)
-        if document != _tensors(signature):
+        if document != signature.tensors:
             return _difference(document, signature)
     expected = 8 + announced + signature.size
     if size < expected:
@@ -122,32 +120,18 @@ def broken_block(
     return None
 
 
-@lru_cache(maxsize=8)
-def _tensors(signature: Signature) -> dict[str, object]:
-    return {
-        s.name: {"dtype": s.dtype, "shape": list(s.shape), "data_offsets": [s.start, s.stop]}
-        for s in signature.specs
-    }
-
-
 def _divided(text: bytes, signature: Signature) -> tuple[object, dict[str, object]]:
     """A header's metadata, and the rest.
 
     Where the rest is what `encode` writes, as it is nearly always, it need not be parsed.
     """
-    as_written = _as_written(signature)
+    as_written = signature.written_last
     if text.endswith(as_written):
         document = _parse(text.removesuffix(as_written) + b"}")
         if document.keys() == {"__metadata__"}:
-            return document["__metadata__"], _tensors(signature)
+            return document["__metadata__"], signature.tensors
     document = _parse(text)
     return document.pop("__metadata__", {}), document
-
-
-@lru_cache(maxsize=8)
-def _as_written(signature: Signature) -> bytes:
-    """How a header ends that `encode` wrote, whatever its metadata."""
-    return f", {json.dumps(_tensors(signature))[1:]}".encode()
 
 
 def _parse(text: bytes) -> dict[str, object]:

@@ -143,8 +143,8 @@ class OpenRound:
                 began, delivered = clock.now(), True
             waited = clock.now() - began
             over = waited >= self.deadline or member.is_past
-            missing = self._missing(quorum, present, listing)
-            if self._is_due(quorum, present, listing, over):
+            staying, missing = self._staying(quorum, present, listing)
+            if self._is_due(staying, present, missing, over):
                 in_vain += over
                 if in_vain > AFTER_THE_END:
                     raise TooLate(
@@ -153,9 +153,8 @@ class OpenRound:
                     )
                 self.close(number, [p.key for p in present.values()], listing, pick)
             elif over:
-                enough = quorum.without(self._gone(listing)).enough
                 raise QuorumMissed(
-                    f"round {number} has {len(present)} of the {enough} updates it "
+                    f"round {number} has {len(present)} of the {staying.enough} updates it "
                     f"needs after {waited:.0f} s; missing: {', '.join(missing)}. The model is "
                     "untouched: call step again to go on waiting, or join with a lower quorum",
                     missing,
@@ -180,7 +179,8 @@ class OpenRound:
         if self._first_seen[0] != number and present:
             self._first_seen = number, clock.now()
         over = clock.now() - self._first_seen[1] >= self.deadline
-        if present and self._is_due(quorum, present, listing, over):
+        staying, missing = self._staying(quorum, present, listing)
+        if self._is_due(staying, present, missing, over):
             self.close(number, [p.key for p in present.values()], listing, pick)
 
     def present(self, listing: Listing, number: int, quorum: Quorum) -> dict[str, Posted]:
@@ -233,16 +233,18 @@ class OpenRound:
     def _of(self, pick: Pick | None) -> Quorum:
         return self.quorum.among(pick.members) if pick else self.quorum
 
-    def _gone(self, listing: Listing) -> set[str]:
+    def _staying(
+        self, quorum: Quorum, present: Collection[str], listing: Listing
+    ) -> tuple[Quorum, list[str]]:
+        """The quorum of those who have not left, and who of them is missing."""
         gone = self._member.gone(listing)
-        return gone if self.quorum.names else gone & self._known
-
-    def _missing(self, quorum: Quorum, present: Collection[str], listing: Listing) -> list[str]:
-        gone = self._gone(listing)
-        return quorum.without(gone).missing(present, self._known - gone)
+        if gone and not self.quorum.names:
+            gone &= self._known
+        staying = quorum.without(gone) if gone else quorum
+        return staying, staying.missing(present, self._known - gone)
 
     def _is_due(
-        self, quorum: Quorum, present: Mapping[str, Posted], listing: Listing, over: bool
+        self, staying: Quorum, present: Mapping[str, Posted], missing: Sequence[str], over: bool
     ) -> bool:
         """Whether a round may be closed: all are there, or enough are and it has been long.
 
@@ -250,10 +252,9 @@ class OpenRound:
         """
         if not present:
             return False
-        missing = self._missing(quorum, present, listing)
         if not missing:
             return True
-        if len(present) < quorum.without(self._gone(listing)).enough:
+        if len(present) < staying.enough:
             return False
         lately = set().union(*self._recent.values()) if len(self._recent) == 2 else None
         return over or (lately is not None and not lately - set(present))
