@@ -276,9 +276,9 @@ class Member:
             self.notice(self.client, self.incarnation, key)
         return listing
 
-    def disowns(self, key: str) -> bool:
-        """Whether this key is under this member's name, and somebody else wrote it."""
-        return key in self._alarmed
+    def rejects(self, key: str) -> bool:
+        """Whether this was refused before, or somebody else wrote it under this member's name."""
+        return key in self._refused or key in self._alarmed
 
     def gone(self, listing: Listing) -> set[str]:
         """Who has left this run for good, as far as it shows: nobody waits for them."""

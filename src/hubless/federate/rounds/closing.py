@@ -194,12 +194,9 @@ class OpenRound:
                 reason = f"it is not among the members {', '.join(self.quorum.names)}"
             elif not quorum.admits(posted.client):
                 reason = f"it was not picked for this round: {', '.join(quorum.names)} were"
-            elif self._member.disowns(posted.key):
-                continue
-            elif not self._member.refused(posted.key):
-                usable.append(posted)
-                continue
             else:
+                if not self._member.rejects(posted.key):
+                    usable.append(posted)
                 continue
             self._member.refuse(Refused(posted.client, posted.key, reason))
         return keys.newest(usable)

@@ -290,7 +290,7 @@ class Completing:
             for made in round_.slices.get(work.plan.attempt, {}).get(index, ())
             if made.key not in self._forged
             and self._plans.admits(made.client)
-            and not (member.refused(made.key) or member.disowns(made.key))
+            and not member.rejects(made.key)
         ]
         return sorted(makers, key=lambda made: (made.client != owner, made.client))
 
@@ -302,6 +302,8 @@ class Completing:
         """
         if len({made.digest for made in makers}) != 1:
             return None
+        if not self._forgers:
+            return makers[0]
         return next((m for m in makers if (m.client, m.incarnation) not in self._forgers), None)
 
     def _read(self, work: Work, index: int, made: Made) -> Refused | NotFound | None:
