@@ -34,6 +34,15 @@ np.save(name + ".npy", params["w"])
 """
 
 
+@pytest.mark.parametrize("ending", ["", "raise ValueError", "import os\nif not os.fork(): exit()"])
+def test_a_process_that_ends_without_closing_has_left(ending: str, tmp_path: Path) -> None:
+    lines = f"import hubless\nfederation = hubless.join({str(tmp_path)!r}, 'a')\n{ending}"
+    ran = subprocess.run([sys.executable, "-c", lines], timeout=PATIENCE, capture_output=True)
+    assert ran.returncode == ("raise" in ending)
+    left = [path for path in (tmp_path / "members").iterdir() if "left" in path.name]
+    assert len(left) == 1
+
+
 @pytest.mark.parametrize("members", ["3", "['a', 'b', 'c']"])
 def test_sites_with_unequal_numbers_of_rounds_all_end_without_a_deadline(
     members: str, tmp_path: Path

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
 import itertools
 import json
 import math
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from weakref import WeakSet
 
 import numpy as np
 
@@ -37,6 +40,10 @@ _REMEMBERED = 10_000
 """So many of one's own keys are known again: a write that failed may still land much later."""
 
 
+_HERE: WeakSet[Member] = WeakSet()
+"""Who has joined from this process, or from one that it is a fork of, and has not left."""
+
+
 @dataclass(frozen=True)
 class Report:
     """What a member says of the params that it shares; the valuation as it knows it itself."""
@@ -62,6 +69,7 @@ class Member:
         self.until = math.inf
         """When the call under way has to end, by this member's clock."""
         self._mode = ""
+        self.process = 0
         self._left_before: set[tuple[str, Incarnation]] = set()
         self._reporter: Reporter | None = None
         self._written: dict[str, None] = {}
@@ -83,7 +91,8 @@ class Member:
         A former life's last write may still be on its way. It announced itself before it wrote
         anything, so what it wrote ranks below us wherever it lands.
         """
-        self._mode = mode
+        self._mode, self.process = mode, os.getpid()
+        _HERE.add(self)
         updates = keys.parse_updates(entries)
         mine = [p for p in updates if p.client == self.client]
         lives = keys.lives(entries, self.client)
@@ -127,6 +136,7 @@ class Member:
 
     def leave(self) -> None:
         """Say that this process is gone, so that nobody waits for it; at best, as it is leaving."""
+        _HERE.discard(self)
         try:
             key = keys.life_key(self.client, self.incarnation, left=True)
             self.store.store.put(key, [json.dumps({"steps": self.calls}).encode()])
@@ -344,3 +354,11 @@ class Member:
             self._announce({**lives, key: max(incarnation, self.incarnation)})
         except FederationError as error:
             events.logger.warning("%s: peers may take an impostor for this member", error)
+
+
+@atexit.register
+def _leave() -> None:
+    """Leave with the process, where nobody closed the federation; a fork is not the member."""
+    for member in list(_HERE):
+        if member.process == os.getpid():
+            member.leave()
