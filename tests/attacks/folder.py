@@ -246,7 +246,7 @@ def a_number_too_large(scene: Scene) -> None:
     _expect(scene, step(scene, a, params(1.0)), 1.0)
 
 
-@attack("L2", "the folder of updates is a link to elsewhere", places=FOLDER)
+@attack("D1", "the folder of updates is a link to elsewhere", places=FOLDER)
 def updates_lead_outside(scene: Scene) -> None:
     for name in ("updates", "members", "rounds"):
         (scene.home / name).mkdir()
@@ -259,7 +259,7 @@ def updates_lead_outside(scene: Scene) -> None:
     scene.check_named("updates is a link")
 
 
-@attack("L3", "a link at the temporary name of what `hubless pull -o` writes", places=FOLDER)
+@attack("D2", "a link at the temporary name of what `hubless pull -o` writes", places=FOLDER)
 def pull_writes_through_a_link(scene: Scene) -> None:
     from hubless.cli import main
 

@@ -187,7 +187,7 @@ def _stranger(**variables: str) -> Iterator[None]:
         os.environ.update(before)
 
 
-@attack("L4", "a check of the store that is interrupted anywhere")
+@attack("D3", "a check of the store that is interrupted anywhere")
 def checks_that_are_interrupted(scene: Scene) -> None:
     from hubless.federate.outside.probe import examine
     from hubless.testing.faults import Faulty

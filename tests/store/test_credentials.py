@@ -65,6 +65,22 @@ def test_without_credentials_that_is_said_in_seconds(
 
 
 @pytest.mark.usefixtures("stranger")
+@pytest.mark.parametrize(
+    ("url", "options", "missing"),
+    [
+        ("s3://bucket/run", {"access_key_id": "a"}, "SecretAccessKey.*AWS_SECRET_ACCESS_KEY"),
+        ("az://bucket/run", {}, "Account must be specified.*AZURE_STORAGE_ACCOUNT_KEY"),
+        ("gs://bucket/run", {"service_account": "/none"}, "/none.*GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_what_is_missing_of_credentials_is_said_with_the_way_to_give_it(
+    url: str, options: dict[str, str], missing: str
+) -> None:
+    with pytest.raises(StoreError, match=f"cannot open {url}: .*{missing}"):
+        ObjectStore(url, options=options)
+
+
+@pytest.mark.usefixtures("stranger")
 def test_where_a_cloud_s_metadata_service_is_off_nobody_is_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -315,7 +315,10 @@ def _open(url: str, config: dict[str, str], seconds: int) -> Bucket:
     try:
         return from_url(url, config=given, client_options=client, retry_config=retry)
     except (exceptions.BaseError, ValueError) as error:
-        raise StoreError(f"cannot open {url}: {without(_first_lines(error), named)}") from error
+        text = without(_first_lines(error), named)
+        if any(word in text for word in ("Missing", "must be specified", "credential")):
+            text = f"{text}. {how_to_give_them(url.partition('://')[0])}"
+        raise StoreError(f"cannot open {url}: {text}") from error
 
 
 def _environment(url: str) -> dict[str, str]:
