@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 from hubless import events
+from hubless.federate import keys
 from hubless.select.uniform import Uniform
 from tests.attacks import forged
+from tests.attacks.rounds import pair, play_round
 from tests.attacks.scene import Scene, attack, params
 
 
@@ -40,3 +44,21 @@ def made_up_clients_are_read(scene: Scene) -> None:
     read = [event.bytes for event in scene.heard["a"] if isinstance(event, events.Pulled)]
     if sum(read) > count * model["w"].nbytes:
         scene.harmed(f"a downloaded {sum(read) >> 20} MiB of strangers'")
+
+
+@attack(
+    "S3",
+    "that a live member has left, written in its name",
+    open="Whoever writes that a member has left makes others stop waiting for it, until it notices.",
+)
+def said_to_have_left(scene: Scene) -> None:
+    a, b = pair(scene, quorum=1)
+    play_round(scene, (a, b), "round 0")
+    scene.put(keys.life_key("b", b.member.incarnation, left=True), b"{}")
+    began = time.monotonic()
+    scene.call("a steps", lambda: a.step(params(1.0), examples=10), deadline=3.0)
+    if time.monotonic() - began < 1.5:
+        scene.harmed("a did not wait for b, which is there")
+    scene.call("b steps", lambda: b.step(params(3.0), examples=10), deadline=3.0)
+    if not any(isinstance(e, events.Impostor) for e in scene.heard["b"]):
+        scene.unnamed("b was not told that somebody writes in its name")

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from hubless.federate.keys import Incarnation
 from hubless.store.base import Bytes
 from tests.attacks import forged
 from tests.attacks.operator import View
-from tests.attacks.rounds import forge_slices, pair, play_round, read_plan
+from tests.attacks.rounds import forge_slices, pair, read_plan
 from tests.attacks.scene import Scene, attack, params
 
 
@@ -91,24 +90,6 @@ def many_above_a_sound_one(scene: Scene) -> None:
         and not any("m" in e.peers for e in scene.heard["a"] if isinstance(e, events.Pulled))
     ):
         scene.harmed("what m shared before is hidden for five steps")
-
-
-@attack(
-    "F3",
-    "that a live member has left, written in its name",
-    open="Whoever writes that a member has left makes others stop waiting for it",
-)
-def said_to_have_left(scene: Scene) -> None:
-    a, b = pair(scene, quorum=1)
-    play_round(scene, (a, b), "round 0")
-    scene.put(keys.life_key("b", b.member.incarnation, left=True), b"{}")
-    began = time.monotonic()
-    scene.call("a steps", lambda: a.step(params(1.0), examples=10), deadline=3.0)
-    if time.monotonic() - began < 1.5:
-        scene.harmed("a did not wait for b, which is there")
-    scene.call("b steps", lambda: b.step(params(3.0), examples=10), deadline=3.0)
-    if not any(isinstance(e, events.Impostor) for e in scene.heard["b"]):
-        scene.unnamed("b was not told that somebody writes in its name")
 
 
 @attack(
