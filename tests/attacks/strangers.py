@@ -49,7 +49,8 @@ def made_up_clients_are_read(scene: Scene) -> None:
 @attack(
     "S3",
     "that a live member has left, written in its name",
-    open="Whoever writes that a member has left makes others stop waiting for it, until it notices.",
+    open="Whoever writes that a member has left makes others stop waiting for it, until it "
+    "notices.",
 )
 def said_to_have_left(scene: Scene) -> None:
     a, b = pair(scene, quorum=1)
