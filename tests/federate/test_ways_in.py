@@ -93,7 +93,7 @@ for kind in ("Tied", "Adapted", "Headed"):
     else:
         with hubless.join(kind, "c", on_event=note) as federation:
             for _ in models.batches(model, optimizer, 6):
-                federation.step(torch.compile(model, backend="eager"), examples=5)
+                federation.step(model, examples=5)
 """
 SHARED = {
     "Tied": {"embedding.weight", "body.weight", "body.bias"},
