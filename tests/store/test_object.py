@@ -11,14 +11,16 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
-from hubless.errors import StoreError, WrongSize
+from hubless.errors import NoObject, StoreError, WrongSize
 from hubless.store.base import Store
 from hubless.store.object import ObjectStore
 from hubless.store.reliable import Reliable
+from tests.support import litter
 from tests.support.servers import Server
 
 # Forked in a process of its own, so that pytest's is neither copied nor stuck.
@@ -361,3 +363,35 @@ def test_what_is_too_large_for_one_piece_is_refused_at_once_and_told_what_to_do(
     parts = [memoryview(bytes(1 << 20))] * 5121
     with pytest.raises(WrongSize, match=r"run/initial: .*5 GiB.*without model="):
         Reliable(store).put("initial", parts, create=True)
+
+
+@pytest.mark.xdist_group("moto")
+def test_a_listing_is_complete_beyond_one_page_though_some_keys_are_none(
+    moto_server: Server,
+) -> None:
+    store = ObjectStore(_run(moto_server), options=moto_server.options)
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda i: store.put(f"many/{i:04d} a+b", [b"x"]), range(1005)))
+    before = store.list("")
+    assert len(before) == 1005
+    taken = litter.put(store.url, moto_server.options, ["many/0500//x", "many/../up"])
+    passed_over: list[str] = []
+    store.on_skip = lambda key, reason: passed_over.append(key)
+    assert store.list("") == before
+    assert store.list("many/") == before
+    assert passed_over == taken
+
+
+@pytest.mark.xdist_group("moto")
+def test_where_keys_that_are_none_cannot_be_passed_over_one_is_named_at_once(
+    moto_server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # as a machine's own role would do it: the library has the secret, and nobody else
+    url = _run(moto_server)
+    ObjectStore(url, options=moto_server.options).put("good", [b"x"])
+    litter.put(url, moto_server.options, ["updates//x"])
+    monkeypatch.setattr("hubless.store.anykeys.Signer.of", lambda bucket, settings: None)
+    store = Reliable(ObjectStore(url, options=moto_server.options), patience=60)
+    with pytest.raises(NoObject, match="updates//x"):
+        store.list("")
+    assert store.get("good") == b"x"
