@@ -13,7 +13,7 @@ from hubless.signature import Signature
 from hubless.store.base import Store
 
 FORMAT = 1
-_LARGEST = 64 << 20
+_LARGEST = 8 << 20
 _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 
 

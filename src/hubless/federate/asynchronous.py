@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal, TypeVar
 
@@ -113,7 +113,7 @@ class Asynchronous:
         member = self.member
         turn, self._turns = self._turns, self._turns + 1
         usable = [
-            p for p in listed if p.signature == signature.digest and not member.refused(p.key)
+            p for p in listed if p.signature == signature.digest and not member.rejects(p.key)
         ]
         standings, now = listed_standings(keys.newest(usable))
         if member.client not in standings:
@@ -126,10 +126,10 @@ class Asynchronous:
         return False
 
     def _list(self) -> list[Posted]:
-        """Everybody's updates, but for those that somebody else put under this member's name."""
-        member = self.member
-        listed = keys.parse_updates(member.store.list(keys.UPDATES))
-        return [p for p in listed if member.notice(p.client, p.incarnation, p.key)]
+        """Everybody's updates; what somebody else put under this member's name is an alarm."""
+        listed = keys.parse_updates(self.member.store.list(keys.UPDATES))
+        self.member.notice(listed)
+        return listed
 
     def _take_in(self, own: Own, examples: int, listed: list[Posted]) -> Flat | None:
         member = self.member
@@ -175,13 +175,11 @@ class Asynchronous:
         return averaged.flat
 
     def _fresh(self, listed: list[Posted], signature: Signature) -> list[Posted]:
-        """What peers have that this member has not taken in, bad ones left aside."""
+        """What peers have that this member has not taken in, what can be none left aside."""
         member = self.member
         peers = [p for p in listed if p.client != member.client and not member.refused(p.key)]
         usable = _credible(peers, listed, signature, member.version, self._refuse)
-        # only then the newest: what nobody can use must not hide what its client shared before
-        newest = keys.newest(usable).values()
-        return [p for p in newest if self._peers == "all" or self._is_unseen(p)]
+        return [p for p in usable if self._peers == "all" or self._is_unseen(p)]
 
     def _is_unseen(self, posted: Posted) -> bool:
         seen = self._seen.get(posted.client)
@@ -228,31 +226,18 @@ def collective(
     miss: Callable[[Refused], None] | None = None,
 ) -> Averaged | None:
     """Everybody's newest usable update in one: what the federation has arrived at."""
-    bad: set[str] = set()
-
-    def leave_out(refusal: Refused) -> None:
-        bad.add(refusal.key)
-        refuse(refusal)
-
-    while True:
-        listed = keys.parse_updates(store.list(keys.UPDATES))
-        usable = [p for p in listed if p.key not in bad]
-        sound = _credible(usable, listed, signature, 0, leave_out)
-        refused_before = len(bad)
-        averaged = average(
-            store,
-            signature,
-            list(keys.newest(sound).values()),
-            strategy,
-            refuse=leave_out,
-            miss=miss,
-            limit=limit,
-            outweigh=outweigh,
-        )
-        clients = {p.client for p in averaged.included} if averaged else set()
-        if len(bad) == refused_before or {p.client for p in sound if p.key not in bad} <= clients:
-            return averaged
-        # an update that nobody can use may have hidden what its client shared before
+    listed = keys.parse_updates(store.list(keys.UPDATES))
+    usable = _credible(listed, listed, signature, 0, refuse)
+    return average(
+        store,
+        signature,
+        usable,
+        strategy,
+        refuse=refuse,
+        miss=miss,
+        limit=limit,
+        outweigh=outweigh,
+    )
 
 
 def average(
@@ -269,21 +254,17 @@ def average(
     version: int | None = None,
     advance: Callable[[Block, Array], Array] | None = None,
 ) -> Averaged | None:
-    """Reduce the wanted updates, and one's own params with their examples, into one.
+    """Reduce each client's newest sound update, and one's own params, into one.
 
-    The result takes the place of one's own params. Bad updates are handed to `refuse` and the
-    rest is averaged without them; one that its owner replaced meanwhile is taken in its newest
-    form. One that is replaced over and over is handed to `miss` (to `refuse` if not given): there
-    is nothing wrong with it. None where nothing is left to average.
+    The result takes the place of one's own params. Bad updates are handed to `refuse`, and what
+    their client shared before is taken instead; one that its owner replaced meanwhile is taken in
+    its newest form. One that is replaced over and over is handed to `miss` (to `refuse` if not
+    given): there is nothing wrong with it. None where nothing is left to average.
     """
-    included = list(wanted)
-    opened: dict[str, Stored] = {}
-    renewals: Counter[str] = Counter()
+    chosen = _Chosen(store, signature, wanted, version or 0, limit, refuse, miss or refuse)
     reduced = False
-    while included:
-        unopened = [p for p in included if p.key not in opened]
-        arrived, troubles = open_updates(store, unopened, signature, limit, ahead=True)
-        opened.update(arrived)
+    while chosen.updates:
+        troubles = chosen.open()
         if not troubles:
             if reduced and own is not None:
                 own[0].renew()
@@ -292,8 +273,8 @@ def average(
                 return _reduce(
                     store,
                     signature,
-                    included,
-                    opened,
+                    chosen.updates,
+                    chosen.opened,
                     strategy,
                     own,
                     version,
@@ -303,16 +284,96 @@ def average(
                 )
             except Refused as refusal:
                 # where one is bad others may be, too: one more pass finds them all
-                troubles = bad_ones(opened[p.key] for p in included) or [refusal]
+                troubles = bad_ones(chosen.opened[p.key] for p in chosen.updates) or [refusal]
             except StoreError as error:
                 troubles = [error]
-        # raises if it is the store, and not these objects
-        listed = keys.parse_updates(store.list(keys.UPDATES))
-        clients = {p.client for p in included}
-        theirs = [p for p in listed if p.client in clients]
-        newest = keys.newest(_credible(theirs, listed, signature, version or 0, refuse))
-        included = _without(included, troubles, newest, renewals, refuse, miss or refuse)
+        chosen.replace(troubles)
     return None
+
+
+class _Chosen:
+    """Of each client's updates the one that is averaged: the newest that is sound."""
+
+    def __init__(
+        self,
+        store: Reliable,
+        signature: Signature,
+        wanted: Sequence[Posted],
+        version: int,
+        limit: float,
+        refuse: Callable[[Refused], None],
+        miss: Callable[[Refused], None],
+    ) -> None:
+        self._store, self._signature, self._limit = store, signature, limit
+        self._version, self._refuse, self._miss = version, refuse, miss
+        self._earlier = keys.newest_first(wanted)
+        self.updates = [several.pop(0) for several in self._earlier.values()]
+        self.opened: dict[str, Stored] = {}
+        self._renewals: Counter[str] = Counter()
+
+    def open(self) -> list[StoreError | Refused]:
+        """Check all of them as far as their headers go, and say what is wrong with some."""
+        unopened = [p for p in self.updates if p.key not in self.opened]
+        arrived, troubles = open_updates(
+            self._store, unopened, self._signature, self._limit, ahead=True
+        )
+        self.opened.update(arrived)
+        return troubles
+
+    def replace(self, troubles: Sequence[StoreError | Refused]) -> None:
+        """Go on without those that could not be had: with newer ones, or with earlier ones."""
+        chosen = {posted.key: posted for posted in self.updates}
+        for trouble in troubles:
+            if trouble.key not in chosen and not isinstance(trouble, Refused):
+                raise trouble
+        # raises if it is the store, and not these objects
+        listed = keys.parse_updates(self._store.list(keys.UPDATES))
+        clients = {posted.client for posted in self.updates}
+        theirs = [p for p in listed if p.client in clients]
+        newest = keys.newest(
+            _credible(theirs, listed, self._signature, self._version, self._refuse)
+        )
+        for trouble in troubles:
+            former = chosen[trouble.key]
+            self.updates.remove(former)
+            if isinstance(trouble, NotFound):
+                follower = self._renewed(former, newest.get(former.client))
+            else:
+                self._tell(former, trouble)
+                follower = self._earlier_of(former.client)
+            if follower is not None:
+                self.updates.append(follower)
+
+    def _renewed(self, former: Posted, newest: Posted | None) -> Posted | None:
+        """What its owner has put in an update's place meanwhile."""
+        self._renewals[former.client] += 1
+        if newest is None or newest.rank < former.rank:
+            return None
+        if self._renewals[former.client] <= _RENEWALS:
+            return newest
+        self._miss(Refused(former.client, former.key, OUTRUN))
+        return None
+
+    def _earlier_of(self, client: str) -> Posted | None:
+        """The newest sound one of those before; each is read by itself, as many may be bad."""
+        while self._earlier[client]:
+            posted = self._earlier[client].pop(0)
+            opened, troubles = open_updates(
+                self._store, [posted], self._signature, self._limit, ahead=True
+            )
+            troubles += bad_ones(opened.values())
+            if not troubles:
+                self.opened.update(opened)
+                return posted
+            for trouble in troubles:
+                if not isinstance(trouble, NotFound):
+                    self._tell(posted, trouble)
+        return None
+
+    def _tell(self, posted: Posted, trouble: StoreError | Refused) -> None:
+        if not isinstance(trouble, Refused):
+            trouble = Refused(posted.client, posted.key, f"it cannot be read: {trouble}")
+        self._refuse(trouble)
 
 
 def _credible(
@@ -334,36 +395,6 @@ def _credible(
         else:
             credible.append(posted)
     return credible
-
-
-def _without(
-    included: Sequence[Posted],
-    troubles: Sequence[StoreError | Refused],
-    newest: Mapping[str, Posted],
-    renewals: Counter[str],
-    refuse: Callable[[Refused], None],
-    miss: Callable[[Refused], None],
-) -> list[Posted]:
-    """The updates to go on with, after some could not be had: without bad ones, or newer ones."""
-    whose = {p.key: p.client for p in included}
-    gone = {trouble.key for trouble in troubles}
-    kept = [p for p in included if p.key not in gone]
-    unreadable = [t for t in troubles if not isinstance(t, Refused) and t.key not in whose]
-    if unreadable:
-        raise unreadable[0]
-    for trouble in troubles:
-        client = whose[trouble.key]
-        if isinstance(trouble, Refused):
-            refuse(trouble)
-        elif not isinstance(trouble, NotFound):
-            refuse(Refused(client, trouble.key, f"it cannot be read: {trouble}"))
-        else:
-            renewals[client] += 1
-            if client in newest and renewals[client] <= _RENEWALS:
-                kept.append(newest[client])
-            elif client in newest:
-                miss(Refused(client, trouble.key, OUTRUN))
-    return kept
 
 
 def _reduce(

@@ -223,6 +223,17 @@ def newest(updates: Iterable[Posted]) -> dict[str, Posted]:
     return dict(sorted(found.items()))
 
 
+def newest_first(updates: Iterable[Posted]) -> dict[str, list[Posted]]:
+    """Each client's updates, the newest first, by client name in order."""
+    found: dict[str, list[Posted]] = {}
+    for posted in updates:
+        found.setdefault(posted.client, []).append(posted)
+    return {
+        client: sorted(found[client], key=lambda posted: posted.rank, reverse=True)
+        for client in sorted(found)
+    }
+
+
 def furthest_version(updates: Iterable[Posted]) -> int:
     """The version that an asynchronous member can have reached, or a little more.
 

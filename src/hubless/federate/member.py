@@ -152,8 +152,9 @@ class Member:
                 self.put_once(keys.FEDERATION, [wanted.to_bytes()])
             agreed = read_agreement(self.store)
             agreed.hold(wanted, self.store.url)
-            self.signature, self.outweigh = agreed.signature, agreed.outweigh
+            self.signature = agreed.signature
             self.limit = min(self.limit, agreed.limit)
+            self.outweigh = min(self.outweigh, agreed.outweigh)
         return self.signature
 
     def hidden(self, report: Report) -> Report:
@@ -253,37 +254,36 @@ class Member:
             return None
         return out
 
-    def notice(self, client: str, incarnation: Incarnation, key: str) -> bool:
-        """Whether what lies under this key may be this member's: not if it is an impostor's.
+    def notice(self, items: Iterable[Posted | Made], *, said_to_have_left: bool = False) -> None:
+        """Say, once, that somebody else wrote under this member's name, and rank above that.
 
         A later process under this name makes this one stop. Only what announced itself is one: an
         object that merely claims a later life is an impostor's, and an alarm.
         """
-        if client != self.client or key in self._written or incarnation < self.incarnation:
-            return True
-        if key not in self._alarmed:
-            self._alarmed.add(key)
-            if incarnation > self.incarnation:
-                self._check_sole()
-            reason = "it lies under this member's name, and this member did not write it"
-            self.emit(events.Impostor(client=self.client, key=key, reason=reason))
-            self._outrank(key, incarnation)
-        return False
+        claimed = {
+            item.key: item.incarnation
+            for item in items
+            if item.client == self.client
+            and item.incarnation >= self.incarnation
+            and item.key not in self._written
+        }
+        if said_to_have_left:
+            key = keys.life_key(self.client, self.incarnation, left=True)
+            claimed[key] = self.incarnation
+        if new := {key: life for key, life in claimed.items() if key not in self._alarmed}:
+            self._outrank(new)
 
     def look(self) -> Listing:
         """What one listing tells; what somebody else put under this member's name is an alarm."""
         listing = keys.parse_listing(self.store.list(""))
+        named: list[Posted | Made] = []
         for round_ in listing.rounds.values():
-            named: list[Posted | Made] = [*round_.updates.values()]
+            named += round_.updates.values()
             for by_index in round_.slices.values():
                 named += itertools.chain.from_iterable(by_index.values())
-            for item in named:
-                if item.client == self.client and item.key not in self._written:
-                    self.notice(item.client, item.incarnation, item.key)
-        if listing.left.get(self.client) == self.incarnation:
-            # a member that has left looks no more
-            key = keys.life_key(self.client, self.incarnation, left=True)
-            self.notice(self.client, self.incarnation, key)
+        # a member that has left looks no more
+        has_left = listing.left.get(self.client) == self.incarnation
+        self.notice(named, said_to_have_left=has_left)
         return listing
 
     def rejects(self, key: str) -> bool:
@@ -347,11 +347,17 @@ class Member:
                 "is untouched"
             )
 
-    def _outrank(self, key: str, incarnation: Incarnation) -> None:
+    def _outrank(self, claimed: dict[str, Incarnation]) -> None:
         """Begin another life, so that what an impostor wrote does not hide what comes from now."""
+        if max(claimed.values()) > self.incarnation:
+            self._check_sole()
+        self._alarmed.update(claimed)
+        reason = "it lies under this member's name, and this member did not write it"
+        for key in claimed:
+            self.emit(events.Impostor(client=self.client, key=key, reason=reason))
         try:
             lives = keys.lives(self.store.list(keys.MEMBERS), self.client)
-            self._announce({**lives, key: max(incarnation, self.incarnation)})
+            self._announce({**lives, **claimed})
         except FederationError as error:
             events.logger.warning("%s: peers may take an impostor for this member", error)
 

@@ -41,6 +41,7 @@ from hubless.federate.rounds.slices import (
     extent,
     read_slice,
     read_slots,
+    read_slots_within,
 )
 from hubless.params import Array
 from hubless.patience import pauses
@@ -500,9 +501,10 @@ class Completing:
             work.signature, work.cuts[index], first, first + length, whole=bool(self._slot_names)
         )
         differs: list[Block] = []
+        memory: dict[int, Slots] = {}
 
         def compare(block: Block, total: Array) -> None:
-            values, _ = self.state.advance(block, total)
+            values, memory[block.start] = self.state.advance(block, total)
             mine = np.empty(block.stop - block.start, np.uint8)
             mine.view(block.dtype)[...] = values
             if not np.array_equal(mine, work.out[block.start : block.stop]):
@@ -510,7 +512,25 @@ class Completing:
 
         self._reduce(work, index, round_, parts, compare)
         work.is_checked = True
-        return bool(differs) and self._make_slice(work, index, round_)
+        is_wrong = bool(differs) or self._remembers_otherwise(work, index, round_, memory)
+        return is_wrong and self._make_slice(work, index, round_)
+
+    def _remembers_otherwise(
+        self, work: Work, index: int, round_: Round, mine: dict[int, Slots]
+    ) -> bool:
+        """Whether the optimizer's memory in a slice is another than what this member computed."""
+        if not self._slot_names:
+            return False
+        makers = self._makers(work, index, round_)
+        made = next((m for m in makers if m.digest == work.digests[index]), None)
+        if made is None:
+            raise NotFound(f"slice {index} of round {work.number} was collected", work.plan.by)
+        theirs = read_slots_within(self._store, work, index, made, self._slot_names, mine.keys())
+        return any(
+            not np.array_equal(a, b)
+            for start, held in theirs.items()
+            for a, b in zip(held, mine[start], strict=True)
+        )
 
     def _settle_contradictions(self, work: Work, round_: Round) -> bool:
         """Compute what others say differs from what was loaded; whether there was any."""

@@ -20,7 +20,8 @@ from hubless.store.base import Entry
 
 _ATTEMPTS = 100
 """Nobody honest closes a round so often: each time but the first leaves somebody's update out."""
-PLAN_BYTES = 64 << 20
+PLAN_BYTES = 4 << 20
+"""Room for ten thousand members."""
 _LOOKS = 20
 """So often the newest round is looked for, as it may be collected while it is read."""
 _DAMAGED = (ValueError, KeyError, TypeError, IndexError, AttributeError, OverflowError)
@@ -207,9 +208,14 @@ class Plans:
             return
         by, nonce = self._member.client, secrets.token_hex(8)
         plan = Plan(tuple(included), attempt, before, pick, by, nonce)
-        key = keys.plan_key(number, attempt)
+        key, body = keys.plan_key(number, attempt), plan.to_bytes()
+        if len(body) > PLAN_BYTES:
+            raise FederationError(
+                f"{key} would take {len(body)} bytes, which is more than members read: "
+                f"{len(included)} are too many for one round. Pick some with selector= and cohort="
+            )
         try:
-            self._member.store.put(key, [plan.to_bytes()], create=True)
+            self._member.store.put(key, [body], create=True)
         except AlreadyExists:
             # something that is no object may stand there: then nobody can read it, and it is void
             listing = self._member.look()

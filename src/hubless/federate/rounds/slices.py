@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from hubless.federate import keys
-from hubless.federate.fold import Flat, Own, Stored, implausible, parts_of
+from hubless.federate.fold import Flat, Own, Stored, implausible, parts_of, parts_within
 from hubless.federate.keys import Made, Posted
 from hubless.federate.rounds.plans import Plan
 from hubless.params import Array, scaled
@@ -161,6 +161,38 @@ def read_slots(
         if not all(np.isfinite(values).all() for values in held):
             raise stored.refused("the optimizer's memory in it holds NaN or infinity")
         slots[block.start] = held
+        at += size
+    return slots
+
+
+def read_slots_within(
+    store: Reliable,
+    work: Work,
+    index: int,
+    made: Made,
+    names: tuple[str, ...],
+    blocks: Collection[int],
+) -> dict[int, Slots]:
+    """The optimizer's memory of some blocks alone, by the first byte of each."""
+    signature, whole = work.signature, work.cuts[index]
+    shape = slice_signature(signature, whole, names)
+    stored = _open(store, work, index, made, shape)
+    starts = {spec.name: spec.start for spec in shape.specs}
+    flat = np.empty(shape.size, np.uint8)
+    slots: dict[int, Slots] = {}
+    at = 0
+    for block in _real(signature, whole):
+        size = _slot_bytes(block)
+        if block.start in blocks:
+            held = []
+            for name in names:
+                first = starts[f"slot-{name}"] + at
+                for part in parts_within(
+                    shape, range(len(shape.blocks)), first, first + size, whole=True
+                ):
+                    flat[part.start : part.stop] = stored.read(part)
+                held.append(flat[first : first + size].view(_slot_dtype(block)))
+            slots[block.start] = tuple(held)
         at += size
     return slots
 

@@ -1,4 +1,4 @@
-"""Attacks that are known, and that members do not hold yet: docs/trust.md lists them."""
+"""Attacks that were found once the first ones were held."""
 
 from __future__ import annotations
 
@@ -48,7 +48,6 @@ class Counted(View):
 @attack(
     "F1",
     "updates forged in a member's name, each of a later life than the one before",
-    open="A ladder of lives that are claimed under a member's name makes a call of it long.",
 )
 def a_ladder_of_lives(scene: Scene) -> None:
     view = Counted(scene)
@@ -67,7 +66,6 @@ def a_ladder_of_lives(scene: Scene) -> None:
 @attack(
     "F2",
     "many empty updates of one client, above a sound one",
-    open="A heap of bad updates above a sound one of their client makes `pull` begin again",
 )
 def many_above_a_sound_one(scene: Scene) -> None:
     view = Counted(scene)
@@ -79,23 +77,18 @@ def many_above_a_sound_one(scene: Scene) -> None:
     for index in range(1, 201):
         scene.put(f"updates/m={index:08d}-{forged.STRANGER}-10-0-{digest}.safetensors")
     view.count.clear()
-    scene.call("a pulls", lambda: a.pull(params(0.0)))
+    pulled = scene.call("a pulls", lambda: a.pull(params(0.0)))
     if view.count["list"] > 20:
         scene.hung.append(f"200 empty updates cost one pull {dict(view.count)}")
-    for _ in range(5):
-        result = scene.call("a steps", lambda: a.step(params(1.0), examples=10))
-    if (
-        result is not None
-        and result["w"][0] == 1.0
-        and not any("m" in e.peers for e in scene.heard["a"] if isinstance(e, events.Pulled))
-    ):
-        scene.harmed("what m shared before is hidden for five steps")
+    result = scene.call("b steps", lambda: b.step(params(1.0), examples=10))
+    for name, params_after in (("a", pulled), ("b", result)):
+        if params_after is not None and params_after["w"][0] == 1.0:
+            scene.harmed(f"what m shared before is hidden from {name}")
 
 
 @attack(
     "F4",
     "a record that lets a single update weigh anything",
-    open="In async mode the record's `outweigh` holds, even where a member asked for less.",
 )
 def a_record_that_lets_all_in(scene: Scene) -> None:
     first = scene.join("first")
@@ -165,7 +158,6 @@ def memory_of(scene: Scene, code: str) -> int | None:
 @attack(
     "F6",
     "a plan of 60 MiB that is hardly anything but brackets",
-    open="A plan may have 64 MiB, which take a second and over a gigabyte to read.",
 )
 def a_plan_of_brackets(scene: Scene) -> None:
     nested = b"{}," * (20 << 20) + b"{}"
@@ -180,7 +172,6 @@ def a_plan_of_brackets(scene: Scene) -> None:
 @attack(
     "F7",
     "a record of 60 MiB that is hardly anything but brackets",
-    open="A record may have 64 MiB, which take over a gigabyte to read.",
 )
 def a_record_of_brackets(scene: Scene) -> None:
     scene.put(keys.FEDERATION, b'{"hubless": 1, "x": [' + b"{}," * (20 << 20) + b"{}]}")
@@ -213,7 +204,6 @@ def an_update_of_a_former_life(scene: Scene) -> None:
 @attack(
     "F11",
     "a slice with right params and made-up memory of the optimizer",
-    open="Nobody checks the optimizer's memory in a slice",
 )
 def made_up_memory(scene: Scene) -> None:
     size = 1 << 19
