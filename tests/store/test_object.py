@@ -379,7 +379,7 @@ def test_a_listing_is_complete_beyond_one_page_though_some_keys_are_none(
     store.on_skip = lambda key, reason: passed_over.append(key)
     assert store.list("") == before
     assert store.list("many/") == before
-    assert passed_over == taken
+    assert sorted(passed_over) == sorted(taken)
 
 
 @pytest.mark.xdist_group("moto")
