@@ -29,6 +29,7 @@ from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.fold import ABSURD, Flat, Own, Stored
 from hubless.federate.keys import Incarnation, Listing, Made, Posted
+from hubless.federate.past import Past
 from hubless.federate.picking.report import Reporter, ledger_path
 from hubless.federate.terms import Terms
 from hubless.signature import Signature
@@ -70,6 +71,7 @@ class Member:
         """When the call under way has to end, by this member's clock."""
         self._mode = ""
         self.process = 0
+        self._past = Past()
         self._left_before: set[tuple[str, Incarnation]] = set()
         self._reporter: Reporter | None = None
         self._written: dict[str, None] = {}
@@ -139,7 +141,7 @@ class Member:
         _HERE.discard(self)
         try:
             key = keys.life_key(self.client, self.incarnation, left=True)
-            self.store.store.put(key, [json.dumps({"steps": self.calls}).encode()])
+            self.store.store.put(key, [self._past.to_bytes(self.calls)])
         except StoreError as error:
             events.logger.warning("could not say in the store that this member left: %s", error)
         self.emit(events.Left(client=self.client, steps=self.calls))
@@ -192,6 +194,7 @@ class Member:
                 f"metrics take {len(parts[0])} bytes, which is more than peers accept: share fewer"
             )
         self.publish(posted.key, parts)
+        self._past.add(posted, report.metrics)
         self.emit(
             events.Pushed(
                 client=self.client,

@@ -15,6 +15,7 @@ from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.fold import open_update
 from hubless.federate.keys import Listing, Posted, Round
 from hubless.federate.outside.onlooker import Onlooker
+from hubless.federate.past import Past
 from hubless.federate.rounds.plans import Plan, Plans
 from hubless.federate.rounds.slices import cut
 from hubless.store import open_store
@@ -30,6 +31,8 @@ _HEADERS = 1000
 """So many headers are read at one look: of newer updates first, and of each client some."""
 _HEADERS_EACH = 32
 _MEMBERS = 20_000
+_PASTS = 500
+_PAST_BYTES = 256 << 10
 _ROUNDS = 16
 """So many of the newest rounds are looked at."""
 _DOCUMENT_BYTES = 8 << 20
@@ -115,13 +118,37 @@ class FederationFeed:
         last: dict[str, float] = {}
         for record in records:
             last[record["client"]] = max(last.get(record["client"], 0.0), record["time"])
+        sizes = {r["client"]: r["bytes"] for r in records if r["event"] == "pushed"}
+        there = {(r["client"], r["sequence"]) for r in records if r["event"] == "pushed"}
         found: list[Record] = []
         for client, life in keys.parse_listing(entries).left.items():
             key = keys.life_key(client, life, left=True)
             if key not in self._seen:
                 when = max(times[key], last.get(client, 0.0))
+                if len(found) < _PASTS:
+                    past = self._past(key, client, sizes.get(client, 0), when)
+                    found += [r for r in past if (client, r["sequence"]) not in there]
                 found.append({"event": "left", "client": client, "time": when})
         return found
+
+    def _past(self, key: str, client: str, size: int, until: float) -> Iterator[Record]:
+        """What a member that left says of its own updates, most of which no longer lie there."""
+        try:
+            said = Past.parse(self.store.get(key, _PAST_BYTES))
+        except StoreError:
+            return
+        for update in said:
+            folder = keys.UPDATES if update.round is None else keys.round_folder(update.round)
+            yield {
+                "event": "pushed",
+                "client": client,
+                "time": min(update.time, until),
+                "key": folder,
+                "sequence": update.sequence,
+                "examples": update.examples,
+                "bytes": size,
+                "metrics": update.metrics,
+            }
 
     def _pushed(self, agreement: Agreement, listed: Sequence[Posted]) -> Iterator[Record]:
         new = [posted for posted in listed if posted.key not in self._seen]
