@@ -8,15 +8,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from hubless.errors import DataError
 from hubless.select.activity import Activity
 from hubless.simulate.times import Buffered
 from hubless.watch.fold.federation import ALL
 from hubless.watch.fold.overview import Overview
+from hubless.watch.report.comparison import compare, sentences
 from hubless.watch.report.sources import read_sources
 from hubless.watch.report.tables import Tables, tables_of
 from tests.watch.reports import MEMBERS, SIZES, federated, made_up, simulated
+from tests.watch.test_state import FIELDS, KINDS, anything
 
 
 def _tables(*sources: Path) -> Tables:
@@ -231,6 +235,27 @@ def test_a_hostile_record_is_passed_over(tmp_path: Path, fields: dict[str, Any])
     )
     tables = _tables(path)
     assert tables.rounds["loss"].to_list()[0] == 1.0
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(KINDS), st.dictionaries(st.sampled_from(FIELDS), anything, max_size=8)
+        ),
+        max_size=12,
+    )
+)
+def test_no_records_can_break_what_a_report_is_made_of(
+    said: list[tuple[str, dict[str, Any]]],
+) -> None:
+    overview = Overview()
+    for kind, fields in said:
+        overview.apply({"client": "a", **fields, "event": kind})
+    overview.check(2e9)
+    simulations, federations = overview.simulations, overview.federations
+    compared = compare(tables_of(simulations, federations, 2e9), simulations, federations, 2e9)
+    assert len(sentences(compared, simulations)) > 0
 
 
 def test_a_torn_last_line_and_lines_that_are_no_events_are_passed_over(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
     federation.json                                    what everybody agreed on
     initial.safetensors                                the params that everybody started from
     members/CLIENT=INCARNATION.json                    who joined last under a name
-    members/CLIENT=INCARNATION.left.json               that it has left
+    members/CLIENT=INCARNATION.left.json               that it has left, and how it went
     updates/CLIENT=NAME.safetensors                    asynchronous: each member's newest updates
     rounds/R/updates/CLIENT=NAME.safetensors           synchronous: the updates of round R
     rounds/R/plan-A.json                               who is included, at attempt A, and picked
