@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubless import events
 from hubless.errors import FederationError, NotFound, Refused, StoreError, TooLate
 from hubless.federate import keys
 from hubless.federate.fold import (
@@ -32,10 +31,11 @@ from hubless.federate.fold import (
     parts_within,
     reduce,
 )
-from hubless.federate.keys import Incarnation, Listing, Made, Posted, Round
+from hubless.federate.keys import Listing, Made, Posted, Round
 from hubless.federate.member import Member
 from hubless.federate.rounds.plans import Plan, Plans
 from hubless.federate.rounds.slices import (
+    Makers,
     Work,
     encode_slice,
     extent,
@@ -90,8 +90,7 @@ class Completing:
         self._at: tuple[int, int] | None = None
         """The version whose params are at hand to step from."""
         self._slots: dict[int, tuple[tuple[int, int], Slots]] = {}
-        self._forgers: set[tuple[str, Incarnation]] = set()
-        self._forged: set[str] = set()
+        self._makers = Makers(member, plans.admits)
         self._loaded: Work | None = None
 
     def complete(
@@ -168,7 +167,9 @@ class Completing:
         work, round_ = Work(self._member.agreed, number, plan), listing.rounds[number]
         return self._plans.reached == work.version or (
             not _absent(plan, round_)
-            and all(self._agreed(self._makers(work, i, round_)) for i in range(len(work.cuts)))
+            and all(
+                self._makers.agreed(self._makers.of(work, i, round_)) for i in range(len(work.cuts))
+            )
         )
 
     def has_version_before(self, number: int, listing: Listing) -> bool:
@@ -261,8 +262,8 @@ class Completing:
         missing = [i for i in work.in_turn() if i not in work.digests]
         if work.mine in missing and self._make_slice(work, work.mine, round_):
             return True
-        makers = {i: self._makers(work, i, round_) for i in missing}
-        agreed = {i: made for i in missing if (made := self._agreed(makers[i]))}
+        makers = {i: self._makers.of(work, i, round_) for i in missing}
+        agreed = {i: made for i in missing if (made := self._makers.agreed(makers[i]))}
 
         def reading(index: int) -> Callable[[], Refused | NotFound | None]:
             return lambda: self._read(work, index, agreed[index])
@@ -282,30 +283,6 @@ class Completing:
         for index in alone:
             advanced |= self._make_slice(work, index, round_)
         return advanced
-
-    def _makers(self, work: Work, index: int, round_: Round) -> list[Made]:
-        """Who says what a slice is: its owner first, strangers not at all."""
-        owner, member = work.plan.updates[index].client, self._member
-        makers = [
-            made
-            for made in round_.slices.get(work.plan.attempt, {}).get(index, ())
-            if made.key not in self._forged
-            and self._plans.admits(made.client)
-            and not member.rejects(made.key)
-        ]
-        return sorted(makers, key=lambda made: (made.client != owner, made.client))
-
-    def _agreed(self, makers: Sequence[Made]) -> Made | None:
-        """The slice to read: one that nobody contradicts, and that not only forgers made.
-
-        A forger's word is not believed, but it still counts against others': somebody may have
-        forged a slice in an honest member's name, so that nobody hears the honest one any more.
-        """
-        if len({made.digest for made in makers}) != 1:
-            return None
-        if not self._forgers:
-            return makers[0]
-        return next((m for m in makers if (m.client, m.incarnation) not in self._forgers), None)
 
     def _read(self, work: Work, index: int, made: Made) -> Refused | NotFound | None:
         try:
@@ -348,11 +325,11 @@ class Completing:
         encoded, digest = encode_slice(work, index, slots, self._slot_names)
         member = self._member
         key = work.key(index, member.client, member.incarnation, digest)
-        if not any(made.key == key for made in self._makers(work, index, round_)):
+        if not any(made.key == key for made in self._makers.of(work, index, round_)):
             member.publish(key, encoded)
         work.digests[index] = digest
         work.made.add(index)
-        self._name_forgers(work, index, round_)
+        self._makers.name_forgers(work, index, round_)
         return True
 
     def _reduce(
@@ -460,11 +437,11 @@ class Completing:
         for index, stretch in enumerate(earlier.cuts):
             if stretch.start >= blocks.stop or blocks.start >= stretch.stop:
                 continue
-            makers = self._makers(earlier, index, round_)
+            makers = self._makers.of(earlier, index, round_)
             if loaded is not None and loaded.version == version:
                 makers = [made for made in makers if made.digest == loaded.digests[index]]
             try:
-                if not (agreed := self._agreed(makers)):
+                if not (agreed := self._makers.agreed(makers)):
                     raise gone
                 slots |= read_slots(self._store, earlier, index, agreed, self._slot_names)
             except (Refused, NotFound) as trouble:
@@ -521,7 +498,7 @@ class Completing:
         """Whether the optimizer's memory in a slice is another than what this member computed."""
         if not self._slot_names:
             return False
-        makers = self._makers(work, index, round_)
+        makers = self._makers.of(work, index, round_)
         made = next((m for m in makers if m.digest == work.digests[index]), None)
         if made is None:
             raise NotFound(f"slice {index} of round {work.number} was collected", work.plan.by)
@@ -537,27 +514,14 @@ class Completing:
         doubted = [
             index
             for index, digest in work.digests.items()
-            if any(made.digest != digest for made in self._makers(work, index, round_))
+            if any(made.digest != digest for made in self._makers.of(work, index, round_))
         ]
         for index in doubted:
             if index in work.made:
-                self._name_forgers(work, index, round_)
+                self._makers.name_forgers(work, index, round_)
             else:
                 self._make_slice(work, index, round_)
         return bool(doubted)
-
-    def _name_forgers(self, work: Work, index: int, round_: Round) -> None:
-        """Name who made a slice that comes out otherwise, and believe its maker nothing more."""
-        member = self._member
-        for made in self._makers(work, index, round_):
-            if made.digest != work.digests[index]:
-                self._forgers.add((made.client, made.incarnation))
-                self._forged.add(made.key)
-                reason = "this member computed the same slice, and it comes out otherwise"
-                key = made.key
-                member.emit(
-                    events.Forged(client=member.client, peer=made.client, key=key, reason=reason)
-                )
 
     def _leave_out(self, work: Work, refusals: Sequence[Refused], listing: Listing) -> None:
         """Close the round again without updates that nobody can use."""

@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hubless import events
 from hubless.federate import keys
 from hubless.federate.fold import Flat, Own, Stored, implausible, parts_of, parts_within
-from hubless.federate.keys import Made, Posted
+from hubless.federate.keys import Made, Posted, Round
+from hubless.federate.member import Member
 from hubless.federate.rounds.plans import Plan
 from hubless.params import Array, scaled
 from hubless.signature import Block, Signature
@@ -75,6 +77,50 @@ class Work:
     def key(self, index: int, client: str, incarnation: keys.Incarnation, digest: str) -> str:
         """Where a slice stands."""
         return keys.slice_key(self.number, self.plan.attempt, index, client, incarnation, digest)
+
+
+class Makers:
+    """Who says what a slice is, and whom this member has found wrong."""
+
+    def __init__(self, member: Member, admits: Callable[[str], bool]) -> None:
+        self._member, self._admits = member, admits
+        self._forgers: set[tuple[str, keys.Incarnation]] = set()
+        self._forged: set[str] = set()
+
+    def of(self, work: Work, index: int, round_: Round) -> list[Made]:
+        """A slice as it is said to be: by its owner first, and not by strangers."""
+        owner, member = work.plan.updates[index].client, self._member
+        makers = [
+            made
+            for made in round_.slices.get(work.plan.attempt, {}).get(index, ())
+            if made.key not in self._forged
+            and self._admits(made.client)
+            and not member.rejects(made.key)
+        ]
+        return sorted(makers, key=lambda made: (made.client != owner, made.client))
+
+    def agreed(self, makers: Sequence[Made]) -> Made | None:
+        """The slice to read: one that nobody contradicts, and that not only forgers made.
+
+        A forger's word is not believed, but it still counts against others': somebody may have
+        forged a slice in an honest member's name, so that nobody hears the honest one any more.
+        """
+        if len({made.digest for made in makers}) != 1:
+            return None
+        if not self._forgers:
+            return makers[0]
+        return next((m for m in makers if (m.client, m.incarnation) not in self._forgers), None)
+
+    def name_forgers(self, work: Work, index: int, round_: Round) -> None:
+        """Name who made a slice that comes out otherwise, and believe its maker nothing more."""
+        member = self._member
+        for made in self.of(work, index, round_):
+            if made.digest != work.digests[index]:
+                self._forgers.add((made.client, made.incarnation))
+                self._forged.add(made.key)
+                reason = "this member computed the same slice, and it comes out otherwise"
+                key, peer = made.key, made.client
+                member.emit(events.Forged(client=member.client, peer=peer, key=key, reason=reason))
 
 
 def cut(blocks: int, parts: int) -> Sequence[range]:
