@@ -161,9 +161,13 @@ class Hostile(World):
 
     def check_refusal(self, life: Life, event: events.RefusedUpdate) -> None:
         # a planted plan may include what is not there, or not yet
-        known = event.key in self.backing._objects
+        known = event.key in self.backing._objects and not self.is_excused(event.key)
         if known and event.key not in self.bad and event.key not in self.planted:
             raise self.fail(f"{life.name} refuses {event.peer}'s {event.key}: {event.reason}")
+
+    def is_excused(self, key: str) -> bool:
+        """Whether members may see what lies here in different ways, as docs/trust.md says."""
+        return False
 
     def check_alarm(self, life: Life, event: events.Impostor | events.Forged) -> None:
         if event.key not in self.planted:
@@ -212,6 +216,8 @@ class HostileSyncWorld(Hostile, SyncWorld):
             member.slowness = min(member.slowness, 5.0)
         self.doubts: dict[tuple[Life, int], Version] = {}
         self.contradicted: set[tuple[Life, int]] = set()
+        self.split: set[int] = set()
+        """Rounds of which an update came later than a plan that includes it."""
         self.fooled_in = 10**9
         """The first round that anybody took another result of; what comes after builds on that."""
         self.ended: dict[int, dict[str, Version]] = {}
@@ -360,7 +366,8 @@ class HostileSyncWorld(Hostile, SyncWorld):
         self.doubts.pop((life, version[0]), None)
         ended = self.ended.setdefault(version[0], {})
         ended[life.name] = version
-        if len(set(ended.values())) > 1:
+        is_split = any(version[0] >= split for split in self.split)
+        if len(set(ended.values())) > 1 and not is_split:
             raise self.fail(f"round {version[0]} ends in more than one way: {ended}")
 
     def check_alarm(self, life: Life, event: events.Impostor | events.Forged) -> None:
@@ -398,6 +405,19 @@ class HostileSyncWorld(Hostile, SyncWorld):
         if plan is None or any(key not in self.contents for key in plan.included):
             return False
         return plan.before is None or plan.before[0] < 0 or self.is_known(plan.before)
+
+    def plant(self, key: str, body: bytes, what: str) -> bool:
+        number = int(key.split("/")[1]) if parsed(key) and key.startswith(keys.ROUNDS) else -1
+        plans = [plan for (at, _), plan in self.plans.items() if at == number]
+        if any(key in plan.included for plan in plans):
+            self.split.add(number)
+        return super().plant(key, body, what)
+
+    def is_excused(self, key: str) -> bool:
+        if "/plan-" not in key:
+            return False
+        number = int(key.split("/")[1])
+        return number >= self.fooled_in or any(number >= split for split in self.split)
 
     def check_told(self, life: Life, reached: int) -> None:
         """Who was fooled has to be told, as soon as the others show something else."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import lru_cache
@@ -56,6 +57,8 @@ def repeatable(seed: int) -> Iterator[None]:
             mock.patch("hubless.federate.outside.probe.secrets", nonces),
             # here nobody races in threads, so that two racers show as much as eight
             mock.patch("hubless.federate.outside.probe._RACERS", 2),
+            # killed members are no members of this process when it ends
+            mock.patch("hubless.federate.member._HERE", weakref.WeakSet()),
             mock.patch.object(signature, "BLOCK_BYTES", _BLOCK_BYTES),
             # it depends on nothing but the entry, and is half of the work
             mock.patch.object(Posted, "parse", staticmethod(lru_cache(4096)(Posted.parse))),

@@ -127,8 +127,9 @@ class Completing:
                 if work.complete and (result := self._arrive(work)):
                     return result
             except _Unusable as unusable:
-                if self._plans.knows_before(number, [work.plan]):
-                    self._leave_out(work, unusable.refusals, listing)
+                bad = [each for each in unusable.refusals if each.key in work.plan.included]
+                if bad and self._plans.knows_before(number, [work.plan]):
+                    self._leave_out(work, bad, listing)
                     continue
                 # the plan itself may not count, which shows from the round before
                 self.has_version_before(number, listing)
@@ -447,11 +448,19 @@ class Completing:
             except (Refused, NotFound) as trouble:
                 if isinstance(trouble, Refused):
                     self._member.refuse(trouble)
-                if not self._make_slice(earlier, index, round_):
+                if not self._can_make(earlier, index, round_):
                     raise gone from None
                 made = [earlier.signature.blocks[i].start for i in stretch]
                 slots |= self._own_slots(version, made)
         return slots
+
+    def _can_make(self, work: Work, index: int, round_: Round) -> bool:
+        """Make a slice of an earlier round, if that can still be done."""
+        try:
+            return self._make_slice(work, index, round_)
+        except _Unusable:
+            # it was completed by who did not look: nobody can go on from there
+            return False
 
     def _own_slots(self, version: tuple[int, int], starts: Sequence[int]) -> dict[int, Slots]:
         """The memory of blocks that this member computed for a version, if it did all of them."""
