@@ -33,7 +33,7 @@ from hubless.federate.fold import (
 )
 from hubless.federate.keys import Listing, Made, Posted, Round
 from hubless.federate.member import Member
-from hubless.federate.rounds.plans import Plan, Plans
+from hubless.federate.rounds.plans import ATTEMPTS, Plan, Plans
 from hubless.federate.rounds.slices import (
     Makers,
     Work,
@@ -109,7 +109,7 @@ class Completing:
         """
         member, clock = self._member, self._member.clock
         work = Work(member.agreed, number, plan, posted, own)
-        waiting_since, in_vain = clock.now(), 0
+        waiting_since, in_vain, looks = clock.now(), 0, 0
         for _ in pauses(clock, float("inf"), first=0.02, longest=1.0):
             listing = member.look()
             # from then on its objects, the plan too, may be collected and even created again
@@ -118,9 +118,13 @@ class Completing:
             )
             if binding is None:
                 return None
-            if binding.digest != work.plan.digest:
+            if binding.attempt != work.plan.attempt or binding.digest != work.plan.digest:
                 work = Work(member.agreed, number, binding, posted, own)
             is_past = member.is_past
+            looks += is_past
+            if looks > AFTER_THE_END + ATTEMPTS + 2 * len(work.cuts):
+                # each may have been of some use, and still there has to be an end
+                break
             late = is_past or clock.now() - waiting_since >= self._help_after
             try:
                 advanced = self._advance(work, listing.rounds[number], late)
@@ -146,7 +150,7 @@ class Completing:
         )
 
     def is_bad(self, key: str, plan: Plan, number: int, listing: Listing) -> bool:
-        """Whether nobody can use an update that a plan includes."""
+        """Whether nobody can use an update that a plan includes; NotFound if it has just gone."""
         if self._member.refused(key):
             return True
         posted = listing.rounds[number].updates.get(key)
@@ -159,8 +163,6 @@ class Completing:
             for refusal in unusable.refusals:
                 self._member.refuse(refusal)
             return True
-        except NotFound:
-            return False
         return False
 
     def has_all_slices(self, number: int, plan: Plan, listing: Listing) -> bool:
@@ -211,7 +213,7 @@ class Completing:
         if work is None or work.number not in listing.rounds:
             return
         plan = self._plans.binding(work.number, listing)
-        if plan is not None and plan.digest != work.plan.digest:
+        if plan is not None and plan.attempt != work.plan.attempt:
             # it was closed again, as what it includes is bad: its result has to be had anew
             self._loaded = self._at = self._plans.reached = None
             return

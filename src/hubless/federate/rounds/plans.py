@@ -18,7 +18,7 @@ from hubless.federate.picking.standing import Pick, Standing
 from hubless.store import codec
 from hubless.store.base import Entry
 
-_ATTEMPTS = 100
+ATTEMPTS = 100
 """Nobody honest closes a round so often: each time but the first leaves somebody's update out."""
 PLAN_BYTES = 4 << 20
 """Room for ten thousand members."""
@@ -137,7 +137,12 @@ class Plans:
                 refused[attempt] = "nothing is there of what it includes"
                 continue
             judged.append(following)
-            refused[attempt] = self._objection(following, plan, number, listing)
+            try:
+                refused[attempt] = self._objection(following, plan, number, listing)
+            except NotFound:
+                # what it leaves out was collected since that listing
+                self._has_vanished = True
+                return plan
             plan = plan if refused[attempt] else following
         if plan is not None and self.knows_before(number, judged):
             self._binding[number] = plan
@@ -252,7 +257,7 @@ class Plans:
         for stray in taken:
             if stray > attempt:
                 self._refuse(number, stray, "there is no attempt before it")
-        if attempt >= _ATTEMPTS:
+        if attempt >= ATTEMPTS:
             raise FederationError(
                 f"round {number} was closed {attempt} times: somebody fills "
                 f"{keys.round_folder(number)} with plans that bind nobody. Remove them, and call "
