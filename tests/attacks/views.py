@@ -150,7 +150,7 @@ def junk_of_strangers(scene: Scene) -> None:
     a = scene.join("a")
     a.step(params(1.0), examples=10, metrics={"loss": 1.0})
     digest = keys.parse_updates(scene.store().list(keys.UPDATES))[0].signature
-    for number in range(300 if scene.options else 3000):
+    for number in range(300 if scene.options else 6000):
         scene.put(f"updates/stranger{number}=00000000-00011234abcd-1-0-{digest}.safetensors")
     overview = _seen(scene)
     if "a" not in overview.federations[0].members:

@@ -231,15 +231,16 @@ class FederationFold(RunFold):
         if not client:
             return None
         member = self.members.get(client)
+        if member is None and len(self.members) >= _MEMBERS:
+            # who was there first stays: a stranger may make up names without end
+            self.notes["more members"] = "there are more names than can be shown"
+            return None
         if member is None:
             member = self.members[client] = MemberFold(told.time, last=told.time)
             member.heard = told.seen or told.time
             self._unmeasured[client] = None
         member.began = min(member.began, told.time)
         self.members.move_to_end(client)
-        if len(self.members) > _MEMBERS:
-            _, gone = self.members.popitem(last=False)
-            self._weigh(gone, -1)
         return member
 
     def _is_measured(self, time: float) -> bool:
