@@ -6,6 +6,7 @@ import json
 import random
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -377,6 +378,27 @@ def test_a_thousand_members_take_a_bounded_number_of_lines() -> None:
     assert run["metrics"]["loss"] == pytest.approx(499.5)
     assert len(run["strip"]["rows"]) == SHOWN
     assert run["strip"]["more"] == 800
+
+
+class Ahead:
+    """A store whose clock is an hour ahead."""
+
+    name = "ahead"
+    sequence = 0
+
+    def poll(self) -> list[Record]:
+        self.sequence += 1
+        when = time.time() + 3600
+        return [pushed("a", n, time=when + n / 10) for n in range(self.sequence, self.sequence + 3)]
+
+
+def test_a_clock_that_is_ahead_does_not_hide_a_silence() -> None:
+    state, feed = Overview(), Ahead()
+    for _ in range(2):
+        look(state, [feed])
+        (run,) = state.to_json(now=time.time() + 6)["runs"]
+        assert run["counts"] == {"silent": 1}
+        assert state.to_json(now=time.time())["runs"][0]["counts"] == {"training": 1}
 
 
 class Broken:

@@ -76,7 +76,7 @@ class Overview:
     def apply(self, record: Record, source: str = "", seen: float = 0.0) -> None:
         """Fold in one record; `source` keeps apart what comes from several places.
 
-        `seen` is when whoever looks on saw it appear, or 0 for what was there before.
+        `seen` is when it happened by the clock of whoever looks on, or 0 for its own time.
         """
         kind = record.get("event")
         if not isinstance(kind, str):
@@ -190,9 +190,11 @@ def look(overview: Overview, feeds: Sequence[Feed]) -> bool:
     for feed in feeds:
         is_first = id(feed) not in overview.looked
         try:
-            # what lay there already happened at its own time, and all else between two looks
-            seen = 0.0 if is_first else time.time()
+            now = time.time()
             for record in feed.poll():
+                # what lay there already happened at its own time, though its clock may be ahead,
+                # and all else between two looks
+                seen = min(time_of(record), now) if is_first else now
                 overview.apply(record, feed.name, seen)
                 heard = True
             overview.looked.add(id(feed))
