@@ -448,8 +448,11 @@ def a_member_said_to_have_left(scene: Scene) -> None:
     check_round(scene, play_round(scene, (a, b), "round 0"), "round 0")
     marker = keys.life_key("b", b.member.incarnation, left=True)
     scene.put(marker)
-    results = play_round(scene, (b, a), "round 1")
+    # from its next look on the others wait for it again
+    scene.call("b looks", lambda: b.pull(params(0.0)))
+    results = play_round(scene, (a, b), "round 1")
     check_round(scene, results, "round 1")
+    expect_all(scene, results, "round 1")
     scene.check_named(marker)
     if keys.parse_listing(scene.store().list("")).left:
         scene.harmed("b counts as gone for good")
