@@ -166,7 +166,11 @@ class FilesFeed:
 
     def poll(self) -> Iterator[Record]:
         """What was appended since the last call; files are merged by their records' times."""
-        for path in self.paths():
+        paths = self.paths()
+        if len(self._tails) > 2 * _FILES:
+            # somebody makes up names without end
+            self._tails = {path: t for path, t in self._tails.items() if path in paths}
+        for path in paths:
             if path not in self._tails:
                 self._tails[path] = _Tail(path, path.stem if self._of_members else "")
         return heapq.merge(*(tail.poll() for tail in self._tails.values()), key=time_of)
