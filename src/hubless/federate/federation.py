@@ -182,7 +182,8 @@ class Federation:
         signature = self._agree(Signature.of(params))
         with self.member.call(self._mode.deadline):
             result = self._arrived_at(signature)
-            if result is None:
+            # what a round steps from must not change once somebody has closed it
+            if result is None and not keys.parse_listing(self.store.list("")).planned:
                 flat = signature.pack(params)
                 check_own(signature, flat, self.member.limit)
                 parts = codec.encode(signature, flat, {"client": self.client})
