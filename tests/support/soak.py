@@ -27,7 +27,8 @@ import hubless
 from hubless import events
 from hubless.errors import Denied, QuorumMissed
 from hubless.federate import keys
-from hubless.federate.asynchronous import OUTRUN, Asynchronous
+from hubless.federate.asynchronous import Asynchronous
+from hubless.federate.averaging import OUTRUN
 from hubless.federate.keys import Incarnation, Posted
 from hubless.federate.outside.rights import policy
 from hubless.store import open_store

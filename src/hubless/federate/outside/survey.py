@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from hubless.errors import FederationError, NotFound, Refused, StoreError
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
-from hubless.federate.asynchronous import collective
+from hubless.federate.averaging import collective
 from hubless.federate.fold import Flat, open_update
 from hubless.federate.keys import Posted
 from hubless.federate.outside.onlooker import newest_result
