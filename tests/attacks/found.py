@@ -106,7 +106,6 @@ def a_record_that_lets_all_in(scene: Scene) -> None:
 @attack(
     "F5",
     "peers that delete their updates one after another while they are read",
-    open="Peers that take their updates away one after another make a step begin again",
 )
 def deleted_one_after_another(scene: Scene) -> None:
     view = Counted(scene)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TypeVar
 
 import numpy as np
@@ -19,16 +22,20 @@ from hubless.federate.fold import (
     bad_ones,
     capped,
     foldable_parts,
+    open_update,
     open_updates,
     reduce,
 )
 from hubless.federate.keys import Posted
 from hubless.params import Array, settle
 from hubless.signature import Block, Signature
+from hubless.store.folder import FolderStore
 from hubless.store.reliable import Reliable
 from hubless.strategy.base import Strategy
 
 _RENEWALS = 3
+_PASSES = 2
+"""So often all updates are read at once; then they are copied, so that none goes meanwhile."""
 OUTRUN = "it was replaced faster than it could be read, and waits until next time"
 """Why an update is left out that nothing is wrong with."""
 OTHER_SIGNATURE = "its params have another signature than this federation's"
@@ -97,13 +104,17 @@ def average(
     given): there is nothing wrong with it. None where nothing is left to average.
     """
     chosen = _Chosen(store, signature, wanted, version or 0, limit, refuse, miss or refuse)
-    reduced = False
-    while chosen.updates:
-        troubles = chosen.open()
-        if not troubles:
-            if reduced and own is not None:
+    passes = 0
+    with ExitStack() as stack:
+        while chosen.updates:
+            if passes == _PASSES:
+                chosen.copy(Path(stack.enter_context(TemporaryDirectory(prefix="hubless-"))))
+            if troubles := chosen.open():
+                chosen.replace(troubles)
+                continue
+            if passes and own is not None:
                 own[0].renew()
-            reduced = True
+            passes += 1
             try:
                 return _reduce(
                     store,
@@ -119,10 +130,10 @@ def average(
                 )
             except Refused as refusal:
                 # where one is bad others may be, too: one more pass finds them all
-                troubles = bad_ones(chosen.opened[p.key] for p in chosen.updates) or [refusal]
+                found = bad_ones(chosen.opened[p.key] for p in chosen.updates)
+                chosen.replace(found or [refusal])
             except StoreError as error:
-                troubles = [error]
-        chosen.replace(troubles)
+                chosen.replace([error])
     return None
 
 
@@ -154,6 +165,22 @@ class _Chosen:
         )
         self.opened.update(arrived)
         return troubles
+
+    def copy(self, folder: Path) -> None:
+        """Read each by itself into a folder of one's own, where nobody can take it away."""
+        here = Reliable(FolderStore(folder))
+        copied: set[str] = set()
+        while left := [posted for posted in self.updates if posted.key not in copied]:
+            posted = left[0]
+            try:
+                _download(self._store, posted, folder)
+                self.opened[posted.key] = stored = open_update(
+                    here, posted, self._signature, self._limit
+                )
+                stored.verify()
+            except (StoreError, Refused) as trouble:
+                self.replace([trouble])
+            copied.add(posted.key)
 
     def replace(self, troubles: Sequence[StoreError | Refused]) -> None:
         """Go on without those that could not be had: with newer ones, or with earlier ones."""
@@ -228,6 +255,15 @@ def credible(
         else:
             credible.append(posted)
     return credible
+
+
+def _download(store: Reliable, posted: Posted, folder: Path) -> None:
+    path = folder / posted.key
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as file:
+        for start in range(0, posted.size, store.request_bytes):
+            stop = min(posted.size, start + store.request_bytes)
+            file.write(store.read(posted.key, start, stop))
 
 
 def _reduce(
