@@ -53,6 +53,8 @@ _CHECKED_BYTES = 64 << 10
 """Less is not worth leaving out when a slice is checked."""
 AFTER_THE_END = 20
 """So many looks are taken after the deadline before a round is given up."""
+UNSETTLED = "another contradicts it, and it is too late to compute it"
+"""Why a slice is not gone on from that may be right."""
 OTHER_SIGNATURE = "its params have another signature than this federation's"
 
 
@@ -212,17 +214,28 @@ class Completing:
         work = self._loaded
         if work is None or work.number not in listing.rounds:
             return
+        round_, digests = listing.rounds[work.number], dict(work.digests)
         plan = self._plans.binding(work.number, listing)
         if plan is not None and plan.attempt != work.plan.attempt:
             # it was closed again, as what it includes is bad: its result has to be had anew
-            self._loaded = self._at = self._plans.reached = None
+            self._forget()
             return
         try:
-            if self._settle_contradictions(work, listing.rounds[work.number]):
-                self._be_at(work)
+            is_settled = self._settle_contradictions(work, round_)
         except (_Unusable, NotFound):
-            # collected meanwhile: what was loaded was checked before
-            self._loaded = None
+            is_settled = False
+        if not is_settled:
+            for index in self._contradicted(work, round_):
+                for made in self._makers.of(work, index, round_):
+                    if made.digest == work.digests[index]:
+                        self._member.miss(Refused(made.client, made.key, UNSETTLED))
+            self._forget()
+        elif work.digests != digests:
+            self._be_at(work)
+
+    def _forget(self) -> None:
+        """Be at no version: the last one is not to be gone on from."""
+        self._loaded = self._at = self._plans.reached = None
 
     def _is_over(self, number: int, listing: Listing) -> bool:
         if listing.planned[-1:] < [number + KEPT_ROUNDS]:
@@ -241,7 +254,8 @@ class Completing:
             following = self._plans.binding(work.number + 1, listing)
             if following is None or following.before not in (None, work.version):
                 return None
-        self._settle_contradictions(work, round_)
+        if not self._settle_contradictions(work, round_):
+            return None
         self._be_at(work)
         return Result(work.out, work.plan, listing)
 
@@ -521,18 +535,21 @@ class Completing:
         )
 
     def _settle_contradictions(self, work: Work, round_: Round) -> bool:
-        """Compute what others say differs from what was loaded; whether there was any."""
-        doubted = [
+        """Compute what others say differs from what was loaded; whether that could be done."""
+        for index in self._contradicted(work, round_):
+            if index in work.made:
+                self._makers.name_forgers(work, index, round_)
+            elif not self._make_slice(work, index, round_):
+                return False
+        return True
+
+    def _contradicted(self, work: Work, round_: Round) -> list[int]:
+        """The slices in place that somebody says are others."""
+        return [
             index
             for index, digest in work.digests.items()
             if any(made.digest != digest for made in self._makers.of(work, index, round_))
         ]
-        for index in doubted:
-            if index in work.made:
-                self._makers.name_forgers(work, index, round_)
-            else:
-                self._make_slice(work, index, round_)
-        return bool(doubted)
 
     def _leave_out(self, work: Work, refusals: Sequence[Refused], listing: Listing) -> None:
         """Close the round again without updates that nobody can use."""
