@@ -16,7 +16,7 @@ from hubless.watch.feed import open_feed
 from hubless.watch.fold import strip
 from hubless.watch.fold.federation import FederationFold
 from hubless.watch.fold.overview import Overview, look
-from hubless.watch.fold.run import Told, handles
+from hubless.watch.fold.run import HeardEvent, handles
 from hubless.watch.live.terminal import watch_terminal
 from hubless.watch.report.page import write_report
 from tests.watch import runs
@@ -35,10 +35,10 @@ class Overheated(events.Event):
 
 # ... and a function in hubless/watch/fold/handlers.py
 @handles("overheated")
-def overheated(run: FederationFold, told: Told) -> None:
-    if run.own(told, "cooling down"):
-        run.mark(told.client, told, strip.WRONG)
-        run.wrong(told.client, told, f"it was {told.record.get('degrees')} degrees hot")
+def overheated(run: FederationFold, event: HeardEvent) -> None:
+    if run.own(event, "cooling down"):
+        run.mark(event.client, event, strip.WRONG)
+        run.wrong(event.client, event, f"it was {event.record.get('degrees')} degrees hot")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +48,7 @@ class Unheard(events.Event):
     level = logging.WARNING
 
 
-def told_of(path: Path) -> dict[str, Any]:
+def overview_of(path: Path) -> dict[str, Any]:
     overview = Overview()
     look(overview, [open_feed(path)])
     return overview.to_json()
@@ -59,13 +59,19 @@ def test_a_new_kind_is_a_class_and_a_handler_and_is_seen_everywhere(
 ) -> None:
     path = tmp_path / "run.jsonl"
     say = events.to_file(path)
-    said = {"key": "updates/a", "sequence": 0, "examples": 5, "bytes": 7, "metrics": {"loss": 0.5}}
-    say(events.Pushed(client="site-a", **said))  # type: ignore[arg-type]
+    update = {
+        "key": "updates/a",
+        "sequence": 0,
+        "examples": 5,
+        "bytes": 7,
+        "metrics": {"loss": 0.5},
+    }
+    say(events.Pushed(client="site-a", **update))  # type: ignore[arg-type]
     say(Overheated(client="site-a", degrees=97.0))
-    (run,) = told_of(path)["runs"]
+    (run,) = overview_of(path)["runs"]
     assert run["counts"] == {"cooling down": 1}
     assert ord(run["strip"]["rows"][0]["cells"][-1]) - 48 & strip.WRONG
-    (trouble,) = told_of(path)["trouble"]
+    (trouble,) = overview_of(path)["trouble"]
     assert (trouble["client"], trouble["kind"]) == ("site-a", "overheated")
     assert watch_terminal(open_feed(path), once=True) == 0
     shown = capsys.readouterr().out
@@ -81,7 +87,7 @@ def test_a_new_kind_is_a_class_and_a_handler_and_is_seen_everywhere(
 def test_a_warning_that_nothing_handles_is_shown_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "run.jsonl"
     events.to_file(path)(Unheard(client="site-a"))
-    (trouble,) = told_of(path)["trouble"]
+    (trouble,) = overview_of(path)["trouble"]
     assert trouble["text"] == "Something that no handler knows of."
 
 
@@ -92,9 +98,9 @@ def test_alarms_are_shown_as_what_went_wrong(tmp_path: Path, kind: str) -> None:
         runs.say(path, "pushed", client=client, sequence=0, examples=1, bytes=1, metrics={})
     alarm = {"key": "rounds/00000001/slices-0000/x", "reason": "it comes out otherwise"}
     runs.say(path, kind, client="a", **({"peer": "b"} if kind == "forged" else {}), **alarm)
-    said = told_of(path)
+    overview = overview_of(path)
     whose = "b" if kind == "forged" else "a"
-    assert [(t["client"], t["kind"]) for t in said["trouble"]] == [(whose, kind)]
-    assert "it comes out otherwise" in json.dumps(said["trouble"])
-    rows = {row["name"]: row["cells"] for row in said["runs"][0]["strip"]["rows"]}
+    assert [(t["client"], t["kind"]) for t in overview["trouble"]] == [(whose, kind)]
+    assert "it comes out otherwise" in json.dumps(overview["trouble"])
+    rows = {row["name"]: row["cells"] for row in overview["runs"][0]["strip"]["rows"]}
     assert any(ord(cell) - 48 & strip.WRONG for cell in rows[whose])

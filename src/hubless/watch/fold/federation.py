@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 from hubless.watch.fold.member import MemberFold
-from hubless.watch.fold.run import RunFold, Told, shown
+from hubless.watch.fold.run import HeardEvent, RunFold, shown
 from hubless.watch.fold.series import CurvePoint
 from hubless.watch.fold.strip import Strip
 from hubless.watch.values import MOST_METRICS, short, text
@@ -100,42 +100,47 @@ class FederationFold(RunFold):
 
     def lines(self) -> dict[str, dict[str, list[CurvePoint]]]:
         """What a page draws: all members together, and as many of them as can be told apart."""
-        found = {}
+        drawn = {}
         for metric, lines in self.curves.lines().items():
             members = [name for name in lines if name != ALL][:_LINES]
             names = [name for name in (ALL, *members) if name in lines]
-            found[metric] = {name: shown(lines[name].drawn()) for name in names}
-        return found
+            drawn[metric] = {name: shown(lines[name].drawn()) for name in names}
+        return drawn
 
-    def own(self, told: Told, status: str = "") -> MemberFold | None:
+    def own(self, event: HeardEvent, status: str = "") -> MemberFold | None:
         """The member that tells something of itself; None where nobody is named."""
-        member = self._member(told, told.client)
+        member = self._member(event, event.client)
         if member is None:
             return None
         # what is told late does not bring back who has left
-        if status and told.time >= member.last:
-            member.turn(status, told.seen or told.time)
-        member.heard = max(member.heard, told.seen or told.time)
-        member.last = max(member.last, told.time)
+        if status and event.time >= member.last:
+            member.turn(status, event.arrival or event.time)
+        member.heard = max(member.heard, event.arrival or event.time)
+        member.last = max(member.last, event.time)
         return member
 
-    def other(self, told: Told, client: str, status: str = "") -> MemberFold | None:
+    def other(self, event: HeardEvent, client: str, status: str = "") -> MemberFold | None:
         """A member of whom another one tells; None where that is not to be believed."""
-        if not client or (told.alone and client != told.client):
+        if not client or (event.alone and client != event.client):
             return None
-        member = self._member(told, client)
+        member = self._member(event, client)
         if member is not None and status and member.status != "left":
-            member.turn(status, told.seen or told.time)
+            member.turn(status, event.arrival or event.time)
         return member
 
     def mark(
-        self, client: str, told: Told, did: int, round_: int | None = None, again: bool = False
+        self,
+        client: str,
+        event: HeardEvent,
+        did: int,
+        round_: int | None = None,
+        again: bool = False,
     ) -> None:
         """Draw that a client did something; `again` where that was told before."""
         if self.in_rounds:
             self._strip.mark(client, self._open if round_ is None else round_, did, again=again)
         else:
-            self._strip.mark(client, int(told.time - (self.began or told.time)), did, again=again)
+            self._strip.mark(client, int(event.time - (self.began or event.time)), did, again=again)
 
     def turn_to_rounds(self) -> None:
         """Its members meet in rounds."""
@@ -147,12 +152,12 @@ class FederationFold(RunFold):
         if round_ is not None:
             self._open = max(self._open, round_)
 
-    def wrong(self, client: str, told: Told, what: str, kind: str = "") -> None:
+    def wrong(self, client: str, event: HeardEvent, what: str, kind: str = "") -> None:
         """Something went wrong with a client, or with nobody in particular."""
-        kind = kind or told.kind
+        kind = kind or event.kind
         if member := self.members.get(client):
             member.troubles[kind] += 1
-        self.note(client, kind, what, told.time)
+        self.note(client, kind, what, event.time)
 
     def is_news(self, *what: str) -> bool:
         """Whether this is told for the first time: members may each tell it for themselves."""
@@ -163,18 +168,20 @@ class FederationFold(RunFold):
             self._remembered.popitem(last=False)
         return True
 
-    def draw(self, told: Told, metrics: dict[str, float], sequence: int, at: int | None) -> None:
+    def draw(
+        self, event: HeardEvent, metrics: dict[str, float], sequence: int, at: int | None
+    ) -> None:
         """Draw what a member said with an update, and what all members' newest come to.
 
         Curves go over rounds, where there are any (`at`), and over a member's updates elsewhere.
         """
-        member = self.members[told.client]
+        member = self.members[event.client]
         place = sequence + 1 if at is None else at + 1
         moved = self.bytes_down + self.bytes_up
-        seconds = max(0.0, told.time - (self.began or told.time))
+        seconds = max(0.0, event.time - (self.began or event.time))
         for metric, value in metrics.items():
             point = CurvePoint(place, seconds, moved, value)
-            self.curves.put(metric, told.client, point)
+            self.curves.put(metric, event.client, point)
         if sequence < member.sequence or not metrics:
             return
         self._weigh(member, -1)
@@ -182,8 +189,8 @@ class FederationFold(RunFold):
         self._weigh(member, 1)
         # where everybody has a pace of its own, all are as far as they are on average
         self._mean_at = max(1, self._mean_at, self.updates // len(self.members))
-        self._unmeasured.pop(told.client, None)
-        is_of_all = self._is_measured(told.time)
+        self._unmeasured.pop(event.client, None)
+        is_of_all = self._is_measured(event.time)
         for metric in metrics:
             if metric in self._sums:
                 total, weights = self._sums[metric]
@@ -227,7 +234,7 @@ class FederationFold(RunFold):
         """The members' time, all of them together."""
         return sum(member.last - member.began for member in self.members.values())
 
-    def _member(self, told: Told, client: str) -> MemberFold | None:
+    def _member(self, event: HeardEvent, client: str) -> MemberFold | None:
         if not client:
             return None
         member = self.members.get(client)
@@ -236,10 +243,10 @@ class FederationFold(RunFold):
             self.notes["more members"] = "there are more names than can be shown"
             return None
         if member is None:
-            member = self.members[client] = MemberFold(told.time, last=told.time)
-            member.heard = told.seen or told.time
+            member = self.members[client] = MemberFold(event.time, last=event.time)
+            member.heard = event.arrival or event.time
             self._unmeasured[client] = None
-        member.began = min(member.began, told.time)
+        member.began = min(member.began, event.time)
         self.members.move_to_end(client)
         return member
 
@@ -264,7 +271,7 @@ class FederationFold(RunFold):
                 self.metrics.pop(metric, None)
 
 
-def round_of(told: Told) -> int | None:
+def round_of(event: HeardEvent) -> int | None:
     """The round that an update's key is of, where there are rounds."""
-    match = _ROUND.match(text(told.record.get("key"), 300))
+    match = _ROUND.match(text(event.record.get("key"), 300))
     return int(match[1]) if match else None

@@ -64,10 +64,10 @@ class MemberFold:
             return _UNKNOWN_QUIET
         return max(_LEAST_QUIET, _TIMES_LONGER * max(self.gaps))
 
-    def turn(self, status: str, seen: float) -> None:
+    def turn(self, status: str, time: float) -> None:
         """It is in this status from now on."""
         self.status = status
-        self.heard = max(self.heard, seen)
+        self.heard = max(self.heard, time)
         self.is_noted_silent = False
 
     def about(self, now: float) -> dict[str, Any]:

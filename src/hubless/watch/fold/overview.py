@@ -18,7 +18,7 @@ from hubless.watch.fold import handlers as handlers
 from hubless.watch.fold import strip
 from hubless.watch.fold.federation import FederationFold
 from hubless.watch.fold.places import Places
-from hubless.watch.fold.run import RunFold, Told, Trouble, handler_of, is_of_simulation, kinds
+from hubless.watch.fold.run import HeardEvent, RunFold, Trouble, handler_of, is_of_simulation, kinds
 from hubless.watch.fold.simulation import SimulationFold
 from hubless.watch.fold.tally import Allowance
 from hubless.watch.values import Record, count, text, time_of
@@ -73,10 +73,10 @@ class Overview:
         """Whether there was something, and all of it has ended."""
         return bool(self._runs) and all(run.is_over(now) for run in self._runs.values())
 
-    def apply(self, record: Record, source: str = "", seen: float = 0.0) -> None:
+    def apply(self, record: Record, source: str = "", arrival: float = 0.0) -> None:
         """Fold in one record; `source` keeps apart what comes from several places.
 
-        `seen` is when it happened by the clock of whoever looks on, or 0 for its own time.
+        `arrival` is when it happened by the clock of whoever looks on, or 0 for its own time.
         """
         kind = record.get("event")
         if not isinstance(kind, str):
@@ -84,27 +84,27 @@ class Overview:
         if kind not in self._kinds:
             # whoever uses this package may have kinds of their own
             self._kinds = kinds()
-        event = self._kinds.get(kind)
-        if event is None:
+        event_class = self._kinds.get(kind)
+        if event_class is None:
             return
         alone = text(record.get("believed_about"))
         client = text(record.get("client"))
-        told = Told(kind, client, time_of(record), record, seen, bool(alone))
-        if is_of_simulation(event):
-            run = self._simulation(source, client or "simulation", told)
+        event = HeardEvent(kind, client, time_of(record), record, arrival, bool(alone))
+        if is_of_simulation(event_class):
+            run = self._simulation(source, client or "simulation", event)
         else:
             place = self._places.setdefault(source, Places()).of(record)
             name = f"federation {place + 1}" if place else "federation"
             run = self._run(source, name, FederationFold)
-        run.hear(told)
+        run.hear(event)
         if (handler := handler_of(kind)) is not None:
-            handler(run, told)
+            handler(run, event)
         elif isinstance(run, FederationFold):
-            run.own(told)
-            if event.level >= logging.WARNING:
-                run.mark(client, told, strip.WRONG)
-                said = text(record.get("reason")) or str(event.__doc__).partition("\n")[0]
-                run.wrong(client, told, said)
+            run.own(event)
+            if event_class.level >= logging.WARNING:
+                run.mark(client, event, strip.WRONG)
+                what = text(record.get("reason")) or str(event_class.__doc__).partition("\n")[0]
+                run.wrong(client, event, what)
         self._take_news(run)
 
     def check(self, now: float) -> None:
@@ -127,10 +127,10 @@ class Overview:
             "awaited": self.awaited,
         }
 
-    def _simulation(self, source: str, name: str, told: Told) -> RunFold:
+    def _simulation(self, source: str, name: str, event: HeardEvent) -> RunFold:
         key = source, f"simulation {name}"
         former = self._runs.get(key)
-        begins = told.kind == "started" and not count(told.record.get("round"))
+        begins = event.kind == "started" and not count(event.record.get("round"))
         if begins and isinstance(former, SimulationFold) and former.round:
             former.give_way()
             # it stays to be looked at, under a key that nobody asks for again
@@ -194,8 +194,8 @@ def look(overview: Overview, feeds: Sequence[Feed]) -> bool:
             for record in feed.poll():
                 # what lay there already happened at its own time, though its clock may be ahead,
                 # and all else between two looks
-                seen = min(time_of(record), now) if is_first else now
-                overview.apply(record, feed.name, seen)
+                arrival = min(time_of(record), now) if is_first else now
+                overview.apply(record, feed.name, arrival)
                 heard = True
             overview.looked.add(id(feed))
         except Awaited as waiting:
@@ -203,7 +203,7 @@ def look(overview: Overview, feeds: Sequence[Feed]) -> bool:
         except HublessError as error:
             troubles.append(str(error))
     overview.check(time.time())
-    said, waited = text("; ".join(troubles), 2000), text("; ".join(awaited), 2000)
-    changed = (overview.feed_trouble, overview.awaited) != (said, waited)
-    overview.feed_trouble, overview.awaited = said, waited
+    unreadable, missing = text("; ".join(troubles), 2000), text("; ".join(awaited), 2000)
+    changed = (overview.feed_trouble, overview.awaited) != (unreadable, missing)
+    overview.feed_trouble, overview.awaited = unreadable, missing
     return heard or changed

@@ -52,9 +52,9 @@ class Places:
         return place
 
 
-def _keep(known: OrderedDict[_Key, int], key: _Key, place: int) -> None:
+def _keep(places: OrderedDict[_Key, int], key: _Key, place: int) -> None:
     """Only so many: whoever writes the records may never stop."""
-    known[key] = place
-    known.move_to_end(key)
-    if len(known) > _MOST:
-        known.popitem(last=False)
+    places[key] = place
+    places.move_to_end(key)
+    if len(places) > _MOST:
+        places.popitem(last=False)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from hubless import events
 from hubless.watch.fold.series import CurvePoint, Curves, DecilePoint
@@ -19,17 +19,17 @@ _DECILES = 5000
 
 
 @dataclass(frozen=True)
-class Told:
-    """One record: who told it, when, and when whoever looks on saw it appear.
+class HeardEvent:
+    """An event's record: whose it is, when it was, and when whoever looks on saw it arrive.
 
-    What `alone` says is believed about its own client and about nobody else.
+    One that stands `alone` is believed about its own client and about nobody else.
     """
 
     kind: str
     client: str
     time: float
     record: Record
-    seen: float = 0.0
+    arrival: float = 0.0
     alone: bool = False
 
 
@@ -92,12 +92,12 @@ class RunFold(ABC):
     def check(self, now: float) -> None:
         """Note what goes wrong by not happening."""
 
-    def hear(self, told: Told) -> None:
+    def hear(self, event: HeardEvent) -> None:
         """Something was said of it."""
         self.changes += 1
-        if told.time > 0:
-            self.began = told.time if self.began is None else min(self.began, told.time)
-        self.updated = max(self.updated, told.seen or told.time)
+        if event.time > 0:
+            self.began = event.time if self.began is None else min(self.began, event.time)
+        self.updated = max(self.updated, event.arrival or event.time)
 
     def note(self, client: str, kind: str, what: str, time: float) -> None:
         """Something went wrong."""
@@ -209,26 +209,25 @@ def shown(points: Sequence[CurvePoint]) -> list[CurvePoint]:
 
 
 _Fold = TypeVar("_Fold", bound=RunFold)
-_HANDLERS: dict[str, Callable[[Any, Told], None]] = {}
+_Handler: TypeAlias = Callable[[_Fold, HeardEvent], None]
+_HANDLERS: dict[str, _Handler[Any]] = {}
 
 
-def handles(
-    kind: str,
-) -> Callable[[Callable[[_Fold, Told], None]], Callable[[_Fold, Told], None]]:
+def handles(kind: str) -> Callable[[_Handler[_Fold]], _Handler[_Fold]]:
     """Have a function fold in the events of one kind. That is all that a new kind needs.
 
     An event without one is heard of all the same, and one of level WARNING is shown as what went
     wrong, by its `reason` or by what its class says of itself.
     """
 
-    def register(handler: Callable[[_Fold, Told], None]) -> Callable[[_Fold, Told], None]:
+    def register(handler: _Handler[_Fold]) -> _Handler[_Fold]:
         _HANDLERS[kind] = handler
         return handler
 
     return register
 
 
-def handler_of(kind: str) -> Callable[[Any, Told], None] | None:
+def handler_of(kind: str) -> _Handler[Any] | None:
     """What folds in events of this kind, if they need something of their own."""
     return _HANDLERS.get(kind)
 
@@ -239,13 +238,13 @@ def kinds() -> dict[str, type[events.Event]]:
     >>> kinds()["refused"].__name__
     'RefusedUpdate'
     """
-    found: dict[str, type[events.Event]] = {}
+    by_kind: dict[str, type[events.Event]] = {}
     classes = list(events.Event.__subclasses__())
     while classes:
         kind = classes.pop()
         classes += kind.__subclasses__()
-        found[object.__new__(kind).kind] = kind
-    return found
+        by_kind[object.__new__(kind).kind] = kind
+    return by_kind
 
 
 def is_of_simulation(kind: type[events.Event]) -> bool:

@@ -92,7 +92,7 @@ class Series(Generic[P]):
         return chosen if chosen[-1] is self.points[-1] else [*chosen, self.points[-1]]
 
     def _put_back(self, point: P) -> None:
-        at = bisect_left(self.points, point.round, key=lambda known: known.round)
+        at = bisect_left(self.points, point.round, key=lambda other: other.round)
         if self.points[at].round == point.round:
             self.points[at] = point
         elif self._stride == 1:

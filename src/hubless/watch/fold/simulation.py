@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from hubless.watch.fold.run import RunFold, Told, handles
+from hubless.watch.fold.run import HeardEvent, RunFold, handles
 from hubless.watch.fold.series import CurvePoint, DecilePoint
 from hubless.watch.fold.strip import TRAINED, Strip
 from hubless.watch.fold.tally import Allowance, Tally
@@ -92,10 +92,10 @@ class SimulationFold(RunFold):
     def is_over(self, now: float) -> bool:
         return bool(self.reason)
 
-    def start(self, told: Told) -> None:
+    def start(self, event: HeardEvent) -> None:
         """The run starts, or somebody goes on with it."""
-        number = count(told.record.get("round"))
-        self.settings = mapping(told.record.get("settings"))
+        number = count(event.record.get("round"))
+        self.settings = mapping(event.record.get("settings"))
         self.reason = ""
         self.rounds = count(self.settings.get("rounds")) or None
         self._paces.clear()
@@ -107,34 +107,34 @@ class SimulationFold(RunFold):
         self.round = number
         last = next(reversed(self._done.values()), None)
         self.elapsed = last.elapsed if last else 0.0
-        self._since = told.time - self.elapsed if told.time else None
+        self._since = event.time - self.elapsed if event.time else None
 
-    def train(self, told: Told) -> None:
+    def train(self, event: HeardEvent) -> None:
         """A round is over."""
-        number = whole(told.record.get("round"))
+        number = whole(event.record.get("round"))
         if number is None or number < 0:
             return
         self._take_back(number)
-        done = self._add(told.record)
+        done = self._add(event.record)
         self.round, self.reason = max(self.round, number), ""
-        self.elapsed = done.elapsed = self._elapsed(told)
+        self.elapsed = done.elapsed = self._elapsed(event)
         self._done[number] = done
         self._picks_kept += len(done.cohort)
         while len(self._done) > _ROUNDS_KEPT or self._picks_kept > _PICKS_KEPT:
             _, oldest = self._done.popitem(last=False)
             self._picks_kept -= len(oldest.cohort)
-        self.pace(told.time)
-        self._draw(number, told)
+        self.pace(event.time)
+        self._draw(number, event)
         self._last = {"trained": len(done.cohort), "late": done.dropped, "skipped": done.skipped}
         for client in done.cohort:
             self._strip.mark(str(client), number, TRAINED)
 
-    def end(self, told: Told) -> None:
+    def end(self, event: HeardEvent) -> None:
         """The run is over, for this time."""
-        self.reason = text(told.record.get("reason"), 40) or "complete"
-        self.round = max(self.round, count(told.record.get("round")))
+        self.reason = text(event.record.get("reason"), 40) or "complete"
+        self.round = max(self.round, count(event.record.get("round")))
         if self.reason not in ("complete", "stopped"):
-            self.note("", told.kind, f"{self.reason} after {self.round} rounds", told.time)
+            self.note("", event.kind, f"{self.reason} after {self.round} rounds", event.time)
 
     def give_way(self) -> None:
         """A run of the same name starts: this one will not go on."""
@@ -154,11 +154,11 @@ class SimulationFold(RunFold):
 
     def facts(self) -> dict[str, str]:
         """The settings that matter, and how many of the clients ever trained."""
-        known = {name: self.settings.get(name) for name in _SETTINGS}
-        found = {name: text(value, 200) for name, value in known.items() if value is not None}
+        settings = {name: self.settings.get(name) for name in _SETTINGS}
+        facts = {name: text(value, 200) for name, value in settings.items() if value is not None}
         if self.tally.clients and self.clients:
-            found["ever trained"] = f"{self.tally.clients:,} of {self.clients:,} clients"
-        return found
+            facts["ever trained"] = f"{self.tally.clients:,} of {self.clients:,} clients"
+        return facts
 
     def progress(self) -> int:
         """How many rounds are done."""
@@ -230,41 +230,41 @@ class SimulationFold(RunFold):
             if name in self.phases or len(self.phases) < _PHASES:
                 self.phases[name] += sign * seconds
 
-    def _elapsed(self, told: Told) -> float:
-        seconds = positive(told.record.get("seconds"))
-        if not told.time:
+    def _elapsed(self, event: HeardEvent) -> float:
+        seconds = positive(event.record.get("seconds"))
+        if not event.time:
             return self.elapsed + seconds
         if self._since is None:
-            self._since = told.time - seconds
-        return max(0.0, told.time - self._since)
+            self._since = event.time - seconds
+        return max(0.0, event.time - self._since)
 
-    def _draw(self, number: int, told: Told) -> None:
-        moved, clock = self.bytes_down + self.bytes_up, finite(told.record.get("virtual"))
-        for metric, value in numbers(told.record.get("metrics")).items():
+    def _draw(self, number: int, event: HeardEvent) -> None:
+        moved, clock = self.bytes_down + self.bytes_up, finite(event.record.get("virtual"))
+        for metric, value in numbers(event.record.get("metrics")).items():
             if value is None:
                 what = f"{metric} is no finite number in round {number}"
-                self.note("", told.kind, what, told.time)
+                self.note("", event.kind, what, event.time)
                 continue
             if metric in self.metrics or len(self.metrics) < MOST_METRICS:
                 self.metrics[metric] = value
             point = CurvePoint(number, self.elapsed, moved, value, clock)
             self.curves.put(metric, "", point)
-        for metric, values in list(mapping(told.record.get("deciles")).items())[:MOST_METRICS]:
+        for metric, values in list(mapping(event.record.get("deciles")).items())[:MOST_METRICS]:
             tenths = tuple(finite(value) for value in items(values)[:10])
             if any(value is not None for value in tenths):
                 self.deciles.put(text(metric), "", DecilePoint(number, tenths))
 
 
 @handles("started")
-def _started(run: SimulationFold, told: Told) -> None:
-    run.start(told)
+def _started(run: SimulationFold, event: HeardEvent) -> None:
+    run.start(event)
 
 
 @handles("trained")
-def _trained(run: SimulationFold, told: Told) -> None:
-    run.train(told)
+def _trained(run: SimulationFold, event: HeardEvent) -> None:
+    run.train(event)
 
 
 @handles("ended")
-def _ended(run: SimulationFold, told: Told) -> None:
-    run.end(told)
+def _ended(run: SimulationFold, event: HeardEvent) -> None:
+    run.end(event)

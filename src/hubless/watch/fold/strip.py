@@ -104,13 +104,13 @@ class Strip:
         }
 
     def _row(self, name: str, row: Sequence[int], most: int) -> dict[str, Any]:
-        said: dict[str, Any] = {
+        drawn: dict[str, Any] = {
             "name": name,
             "cells": "".join(chr(48 + (cell & _MASK)) for cell in row),
         }
         if most > 1:
-            said["levels"] = "".join(str(-(-9 * (cell >> _BITS) // most)) for cell in row)
-        return said
+            drawn["levels"] = "".join(str(-(-9 * (cell >> _BITS) // most)) for cell in row)
+        return drawn
 
     def _widen(self) -> None:
         self.width *= 2

@@ -39,8 +39,8 @@ class Tally:
 
     def add(self, clients: Sequence[int], examples: Sequence[int] = ()) -> None:
         """Count clients that trained, and what they trained on, if that was said of all."""
-        said = examples if len(examples) == len(clients) else [-1] * len(clients)
-        for client, size in zip(clients, said, strict=True):
+        sizes = examples if len(examples) == len(clients) else [-1] * len(clients)
+        for client, size in zip(clients, sizes, strict=True):
             page, place = divmod(client, _PAGE)
             times = self._times.get(page)
             if times is None:
@@ -50,8 +50,8 @@ class Tally:
                 self._examples[page] = array("q", [-1]) * _PAGE
             self.clients += not times[place]
             times[place] += 1
-            known = self._examples[page]
-            known[place] = max(known[place], min(size, _LARGEST))
+            largest = self._examples[page]
+            largest[place] = max(largest[place], min(size, _LARGEST))
 
     def take_back(self, clients: Sequence[int]) -> None:
         """Count them once less."""
