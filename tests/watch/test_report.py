@@ -55,10 +55,10 @@ def _read(page: Path) -> Reader:
 
 
 def _charts(page: Path) -> dict[str, Any]:
-    told = re.search(r'id="told">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
-    assert told is not None
+    document = re.search(r'id="data">(.*?)</script>', page.read_text(encoding="utf-8"), re.DOTALL)
+    assert document is not None
     # every text in a chart begins with a space of no width
-    charts: dict[str, Any] = json.loads(told[1].replace("\\u200b", ""))["charts"]
+    charts: dict[str, Any] = json.loads(document[1].replace("\\u200b", ""))["charts"]
     return charts
 
 
@@ -227,10 +227,15 @@ def test_metrics_of_any_name_are_drawn(tmp_path: Path) -> None:
     for number in (1, 2):
         metrics = {name: number / (at + 1) for at, name in enumerate(names)}
         deciles = {name: [value] * 10 for name, value in metrics.items()}
-        said = {"event": "trained", "client": "constructor", "round": number, "time": 1.0 + number}
-        said["phases"] = dict.fromkeys(names, 1.0)
+        record = {
+            "event": "trained",
+            "client": "constructor",
+            "round": number,
+            "time": 1.0 + number,
+        }
+        record["phases"] = dict.fromkeys(names, 1.0)
         with path.open("a") as file:
-            file.write(json.dumps({**said, "metrics": metrics, "deciles": deciles}) + "\n")
+            file.write(json.dumps({**record, "metrics": metrics, "deciles": deciles}) + "\n")
     page = write_report([path], tmp_path / "r.html")
     drawn = [c for c in _charts(page).values() if "line" in c["rows"][0]]
     assert sorted(chart["rows"][0]["value"] for chart in drawn) == pytest.approx(
@@ -300,8 +305,8 @@ def test_a_browser_draws_every_chart_and_complains_of_nothing(
         text=True,
         timeout=240,
     )
-    said = [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
-    assert said == []
+    complaints = [line for line in ran.stderr.splitlines() if "CONSOLE" in line]
+    assert complaints == []
     drawn = ran.stdout.count('<svg xmlns="http://www.w3.org/2000/svg"')
     assert drawn == len(_charts(page)) > 3
     assert "<title>owned" not in ran.stdout

@@ -24,8 +24,8 @@ from tests.watch.test_state import FIELDS, KINDS, anything
 
 
 def _tables(*sources: Path) -> Tables:
-    found = read_sources(sources)
-    return tables_of(found.simulations, found.federations)
+    material = read_sources(sources)
+    return tables_of(material.simulations, material.federations)
 
 
 def _written(path: Path, *records: dict[str, Any]) -> Path:
@@ -39,8 +39,8 @@ def _trained(number: int, time: float, **fields: Any) -> dict[str, Any]:
 
 
 def _pushed(sequence: int, time: float = 1.0, loss: float = 1.0) -> dict[str, Any]:
-    said = {"event": "pushed", "client": "a", "time": time, "key": "updates/a", "bytes": 7}
-    return {**said, "sequence": sequence, "examples": 5, "metrics": {"loss": loss}}
+    record = {"event": "pushed", "client": "a", "time": time, "key": "updates/a", "bytes": 7}
+    return {**record, "sequence": sequence, "examples": 5, "metrics": {"loss": loss}}
 
 
 def _started(number: int, time: float, **settings: Any) -> dict[str, Any]:
@@ -140,8 +140,8 @@ def test_runs_of_one_name_in_two_files_are_two(tmp_path: Path) -> None:
 
 def test_a_simulation_and_a_federation_of_one_name_are_told_apart(tmp_path: Path) -> None:
     path = _written(tmp_path / "a.jsonl", _started(0, 0), _trained(1, 1), _pushed(0))
-    found = read_sources([path])
-    assert found.names == ["a", "a (2)"]
+    material = read_sources([path])
+    assert material.names == ["a", "a (2)"]
 
 
 @pytest.mark.parametrize("file", ["events.jsonl", "only.jsonl"])
@@ -196,15 +196,15 @@ def test_a_federation_has_a_row_for_each_update_of_each_member(tmp_path: Path, m
 
 
 def test_troubles_are_counted_by_whose_they_are_and_why(tmp_path: Path) -> None:
-    def said(kind: str, **fields: Any) -> dict[str, Any]:
+    def record(kind: str, **fields: Any) -> dict[str, Any]:
         return {"event": kind, "client": "a", "time": 1.0, **fields}
 
     path = _written(
         tmp_path / "a.jsonl",
-        *(said("refused", peer="b", key=f"k{n}", reason="too large") for n in (1, 2, 2)),
-        said("late", round=3),
-        said("late", round=3),
-        said("offline", reason="no network"),
+        *(record("refused", peer="b", key=f"k{n}", reason="too large") for n in (1, 2, 2)),
+        record("late", round=3),
+        record("late", round=3),
+        record("offline", reason="no network"),
     )
     tables = _tables(path)
     rows = {(row["client"], row["kind"]): row["times"] for row in tables.troubles.to_dicts()}
@@ -247,10 +247,10 @@ def test_a_hostile_record_is_passed_over(tmp_path: Path, fields: dict[str, Any])
     )
 )
 def test_no_records_can_break_what_a_report_is_made_of(
-    said: list[tuple[str, dict[str, Any]]],
+    records: list[tuple[str, dict[str, Any]]],
 ) -> None:
     overview = Overview()
-    for kind, fields in said:
+    for kind, fields in records:
         overview.apply({"client": "a", **fields, "event": kind})
     overview.check(2e9)
     simulations, federations = overview.simulations, overview.federations

@@ -29,17 +29,17 @@ def metric_lines(rounds: polars.DataFrame, metric: str) -> Drawing | None:
     """A metric against rounds, time, bytes and the clients' clock: a line for each run."""
     import polars as pl
 
-    known = rounds.filter(pl.col(metric).is_not_null())
-    if known.is_empty():
+    frame = rounds.filter(pl.col(metric).is_not_null())
+    if frame.is_empty():
         return None
-    several = known["run"].n_unique() > 1
+    several = frame["run"].n_unique() > 1
     if several:
         # of federations that are compared, what their members come to together
-        with_all = known.filter(pl.col("client") == ALL)["run"].unique()
+        with_all = frame.filter(pl.col("client") == ALL)["run"].unique()
         is_other = pl.col("run").is_in(with_all.to_list()) & (pl.col("client") != ALL)
-        known = known.filter(~is_other.fill_null(False))
-    lines = known.partition_by("run", "client", maintain_order=True)
-    scale, unit = unit_of(known["elapsed"].max())
+        frame = frame.filter(~is_other.fill_null(False))
+    lines = frame.partition_by("run", "client", maintain_order=True)
+    scale, unit = unit_of(frame["elapsed"].max())
     most = max(30, _POINTS // len(lines))
     rows: Rows = []
     for line in lines:
@@ -56,7 +56,7 @@ def metric_lines(rounds: polars.DataFrame, metric: str) -> Drawing | None:
                     "clock": row["virtual"],
                 }
             )
-    counted = "updates of a member" if known["client"].is_not_null().all() else "rounds"
+    counted = "updates of a member" if frame["client"].is_not_null().all() else "rounds"
     axes = {"rounds": ("round", counted), "time": ("time", f"{unit} since the start")}
     if any(row["bytes"] for row in rows):
         axes["bytes"] = ("bytes", "bytes sent and received")
@@ -85,7 +85,7 @@ def _lines(rows: Rows, metric: str, x: str, title: str) -> Drawn:
         ],
     )
     if 1 < len(whose) <= _LINES:
-        plain = plain.encode(color=_colour("who", _seen(rows, "who")))
+        plain = plain.encode(color=_colour("who", _distinct(rows, "who")))
     many = len({row["line"] for row in rows}) > _LINES
     line = plain.mark_line(strokeWidth=1 if many else 1.8, opacity=0.45 if many else 1)
     single = Counter(row["line"] for row in rows)
@@ -100,11 +100,11 @@ def decile_curves(deciles: polars.DataFrame, run: str, metric: str) -> Drawing |
     import altair as alt
     import polars as pl
 
-    known = deciles.filter((pl.col("run") == run) & (pl.col("metric") == metric)).sort("round")
-    if known["round"].n_unique() < 2:
+    frame = deciles.filter((pl.col("run") == run) & (pl.col("metric") == metric)).sort("round")
+    if frame["round"].n_unique() < 2:
         return None
     rows: Rows = []
-    for line in known.partition_by("decile"):
+    for line in frame.partition_by("decile"):
         for row in thinned(line, _POINTS // 20).iter_rows(named=True):
             rows.append(
                 {"round": row["round"], "decile": row["decile"], "value": short(row["value"])}
@@ -136,8 +136,8 @@ def decile_ends(deciles: polars.DataFrame, metric: str) -> Drawing | None:
     """A metric at the end of each run, over tenths of clients."""
     import polars as pl
 
-    known = deciles.filter(pl.col("metric") == metric)
-    last = known.filter(pl.col("round") == pl.col("round").max().over("run"))
+    frame = deciles.filter(pl.col("metric") == metric)
+    last = frame.filter(pl.col("round") == pl.col("round").max().over("run"))
     if last.is_empty():
         return None
     rows = [
@@ -181,7 +181,7 @@ def _over_deciles(
 ) -> Drawn:
     import altair as alt
 
-    runs, title = _seen(rows, "who"), titled(title)
+    runs, title = _distinct(rows, "who"), titled(title)
     plain = base().encode(
         x=alt.X("decile:O", title=_DECILES, axis=alt.Axis(labelAngle=0, grid=False, format="d")),
         y=alt.Y("value:Q", title=title, scale=alt.Scale(zero=zero), axis=_ticks()),
@@ -225,7 +225,7 @@ def histogram(
         x=alt.X(
             "span:O",
             title=x,
-            sort=_seen(rows, "span"),
+            sort=_distinct(rows, "span"),
             axis=alt.Axis(labelAngle=0, grid=False, labelOverlap=True),
         ),
         y=alt.Y("times:Q", title=y, axis=_ticks()),
@@ -257,7 +257,7 @@ def time_spent(phases: polars.DataFrame) -> Drawing | None:
         {"who": row["run"], "phase": row["phase"], "value": short(row["seconds"] / scale)}
         for row in phases.iter_rows(named=True)
     ]
-    runs, kinds = _seen(rows, "who"), _seen(rows, "phase")
+    runs, kinds = _distinct(rows, "who"), _distinct(rows, "phase")
     chart = (
         base()
         .mark_bar(height={"band": 0.7})
@@ -284,8 +284,8 @@ def label_shares(labels: polars.DataFrame, run: str) -> Drawing | None:
     import altair as alt
     import polars as pl
 
-    known = labels.filter(pl.col("run") == run)
-    if known.is_empty():
+    frame = labels.filter(pl.col("run") == run)
+    if frame.is_empty():
         return None
     rows = [
         {
@@ -294,9 +294,9 @@ def label_shares(labels: polars.DataFrame, run: str) -> Drawing | None:
             "share": short(100 * row["share"]),
             "examples": row["examples"],
         }
-        for row in known.iter_rows(named=True)
+        for row in frame.iter_rows(named=True)
     ]
-    names = _seen(rows, "label")
+    names = _distinct(rows, "label")
     chart = (
         base()
         .mark_rect()
@@ -326,12 +326,12 @@ def member_updates(members: polars.DataFrame, run: str) -> Drawing | None:
     import altair as alt
     import polars as pl
 
-    known = members.filter(pl.col("run") == run)
-    if not 1 < len(known) <= 60:
+    frame = members.filter(pl.col("run") == run)
+    if not 1 < len(frame) <= 60:
         return None
     rows = [
         {"client": row["client"], "updates": row["updates"], "examples": row["examples"]}
-        for row in known.iter_rows(named=True)
+        for row in frame.iter_rows(named=True)
     ]
     chart = (
         base()
@@ -371,5 +371,5 @@ def _ticks() -> altair.Axis:
     return axis
 
 
-def _seen(rows: Rows, name: str) -> list[str]:
+def _distinct(rows: Rows, name: str) -> list[str]:
     return list(dict.fromkeys(row[name] for row in rows))

@@ -74,11 +74,11 @@ def compare(
     }
     curves = {name: _curve(frame, metric) for name, frame in frames.items()}
     target = _target(metric, list(curves.values()))
-    found = []
+    summaries = []
     for run in (*simulations, *federations):
         curve = curves.get(run.name, [])
         final = _finals(frames.get(run.name), tables.metrics)
-        found.append(
+        summaries.append(
             Summary(
                 run=run.name,
                 rounds=run.progress(),
@@ -92,7 +92,7 @@ def compare(
                 ended=run.ended(now),
             )
         )
-    return Comparison(found, metric, target)
+    return Comparison(summaries, metric, target)
 
 
 def main_metric(tables: Tables) -> str | None:
@@ -101,8 +101,8 @@ def main_metric(tables: Tables) -> str | None:
     def rank(name: str) -> tuple[int, int, int]:
         runs = tables.rounds.filter(tables.rounds[name].is_not_null())["run"].n_unique()
         plain = name.lower()
-        known = next((at for at, word in enumerate(_FIRST) if word in plain), len(_FIRST))
-        return -runs, int(plain.startswith("train")), known
+        place = next((at for at, word in enumerate(_FIRST) if word in plain), len(_FIRST))
+        return -runs, int(plain.startswith("train")), place
 
     return min(tables.metrics, key=rank, default=None)
 
@@ -111,17 +111,17 @@ def _curve(frame: polars.DataFrame, metric: str | None) -> list[tuple[int, float
     """A metric by round; a federation's is what its members' newest come to together."""
     if metric is None:
         return []
-    known = _of_all(frame).drop_nulls(metric).sort("round")
-    return [(int(at), value) for at, value in zip(known["round"], known[metric], strict=True)]
+    rows = _of_all(frame).drop_nulls(metric).sort("round")
+    return [(int(at), value) for at, value in zip(rows["round"], rows[metric], strict=True)]
 
 
 def _target(metric: str | None, curves: Sequence[Sequence[tuple[int, float]]]) -> float | None:
     """What every run reaches sooner or later."""
-    told = [curve for curve in curves if curve]
-    if metric is None or len(told) < 2 or len(told) < len(curves):
+    measured = [curve for curve in curves if curve]
+    if metric is None or len(measured) < 2 or len(measured) < len(curves):
         return None
     lower = lower_is_better(metric)
-    bests = [(min if lower else max)(value for _, value in curve) for curve in told]
+    bests = [(min if lower else max)(value for _, value in curve) for curve in measured]
     return max(bests) if lower else min(bests)
 
 
@@ -147,67 +147,71 @@ def _of_all(frame: polars.DataFrame) -> polars.DataFrame:
 
 def _finals(frame: polars.DataFrame | None, metrics: Sequence[str]) -> dict[str, float]:
     """The last value of each metric."""
-    found: dict[str, float] = {}
+    finals: dict[str, float] = {}
     for metric in metrics:
-        if frame is not None and len(known := _of_all(frame).drop_nulls(metric)):
-            found[metric] = float(known.sort("round")[metric][-1])
-    return found
+        if frame is not None and len(rows := _of_all(frame).drop_nulls(metric)):
+            finals[metric] = float(rows.sort("round")[metric][-1])
+    return finals
 
 
-def sentences(found: Comparison, simulations: Sequence[SimulationFold]) -> list[str]:
+def sentences(comparison: Comparison, simulations: Sequence[SimulationFold]) -> list[str]:
     """What was found, in plain words."""
-    told = [run for run in found.runs if found.metric in run.final]
-    said_ = []
-    if found.metric is None or not told:
-        said_.append("No metric has been told of yet.")
-    elif len(told) == 1:
-        said_.append(_alone(found, told[0]))
+    measured = [run for run in comparison.runs if comparison.metric in run.final]
+    lines = []
+    if comparison.metric is None or not measured:
+        lines.append("No metric has been told of yet.")
+    elif len(measured) == 1:
+        lines.append(_alone(comparison, measured[0]))
     else:
-        said_ += _compared(found, told)
-    if found.metric is not None and found.metric.lower().startswith("train"):
-        said_.append("Nothing was evaluated on a test, so this is what clients saw in training.")
+        lines += _compared(comparison, measured)
+    if comparison.metric is not None and comparison.metric.lower().startswith("train"):
+        lines.append("Nothing was evaluated on a test, so this is what clients saw in training.")
     for run in simulations:
-        summary = next(one for one in found.runs if one.run == run.name)
+        summary = next(one for one in comparison.runs if one.run == run.name)
         if note := _unfinished(run, summary):
-            said_.append(note)
-    return said_
+            lines.append(note)
+    return lines
 
 
-def _alone(found: Comparison, run: Summary) -> str:
-    metric = str(found.metric)
-    said = f"After {counted(run.rounds, 'round')} {metric} is {figure(run.final[metric])}"
+def _alone(comparison: Comparison, run: Summary) -> str:
+    metric = str(comparison.metric)
+    sentence = f"After {counted(run.rounds, 'round')} {metric} is {figure(run.final[metric])}"
     if run.best is not None and run.best[1] != run.rounds:
-        extreme = "lowest" if found.lower else "highest"
-        said += f"; it was {extreme} in round {run.best[1]}, at {figure(run.best[0])}"
-    return f"{said}."
+        extreme = "lowest" if comparison.lower else "highest"
+        sentence += f"; it was {extreme} in round {run.best[1]}, at {figure(run.best[0])}"
+    return f"{sentence}."
 
 
-def _compared(found: Comparison, told: Sequence[Summary]) -> list[str]:
-    metric, sign = str(found.metric), 1 if found.lower else -1
-    order = sorted(told, key=lambda run: sign * run.final[metric])
+def _compared(comparison: Comparison, runs: Sequence[Summary]) -> list[str]:
+    metric, sign = str(comparison.metric), 1 if comparison.lower else -1
+    order = sorted(runs, key=lambda run: sign * run.final[metric])
     first, others = order[0], order[1:]
-    extreme = "lowest" if found.lower else "highest"
+    extreme = "lowest" if comparison.lower else "highest"
     shown = [f"{figure(run.final[metric])} of {quoted(run.run)}" for run in others[:3]]
     if figure(first.final[metric]) == figure(others[-1].final[metric]):
-        every = "Both" if len(told) == 2 else f"All {len(told)}"
-        said_ = [f"{every} runs end with {metric} {figure(first.final[metric])}."]
+        every = "Both" if len(runs) == 2 else f"All {len(runs)}"
+        lines = [f"{every} runs end with {metric} {figure(first.final[metric])}."]
     else:
         rest = "" if len(others) <= 3 else f", and less good in {len(others) - 3} more"
-        said_ = [
+        lines = [
             f"{quoted(first.run)} ends with the {extreme} {metric}, {figure(first.final[metric])}, "
             f"against {joined(shown)}{rest}."
         ]
     reached = sorted(
-        (run for run in told if run.reached is not None), key=lambda run: run.reached or 0
+        (run for run in runs if run.reached is not None), key=lambda run: run.reached or 0
     )
-    if found.target is not None and len(reached) > 1 and reached[0].reached != reached[-1].reached:
+    if (
+        comparison.target is not None
+        and len(reached) > 1
+        and reached[0].reached != reached[-1].reached
+    ):
         quick, slow = reached[0], reached[-1]
-        said_.append(
-            f"{figure(found.target)} is reached soonest by {quoted(quick.run)}, in round "
+        lines.append(
+            f"{figure(comparison.target)} is reached soonest by {quoted(quick.run)}, in round "
             f"{quick.reached}, and last by {quoted(slow.run)}, in round {slow.reached}."
         )
-    said_.append("Each is one run: a small difference may be chance.")
-    return said_
+    lines.append("Each is one run: a small difference may be chance.")
+    return lines
 
 
 def _unfinished(run: SimulationFold, summary: Summary) -> str:
@@ -226,15 +230,15 @@ def _how(reason: str) -> str:
 
 def settings_of(run: SimulationFold) -> dict[str, str]:
     """What a run is made of, as pairs of texts."""
-    found = {name: text(v, 400) for name, v in run.settings.items() if name not in _NOT_SETTINGS}
+    settings = {name: text(v, 400) for name, v in run.settings.items() if name not in _NOT_SETTINGS}
     for group in ("engine", "versions"):
-        told = mapping(run.settings.get(group))
-        found |= {f"{text(name, 40)} ({group})": text(v, 100) for name, v in told.items()}
+        values = mapping(run.settings.get(group))
+        settings |= {f"{text(name, 40)} ({group})": text(v, 100) for name, v in values.items()}
     if "rounds" in run.settings:
-        found["rounds"] = text(run.settings["rounds"], 40)
+        settings["rounds"] = text(run.settings["rounds"], 40)
     if "model" in run.settings:
-        found["model"] = text(run.settings["model"], 2000)
-    return {text(name, 60): value for name, value in list(found.items())[:200]}
+        settings["model"] = text(run.settings["model"], 2000)
+    return {text(name, 60): value for name, value in list(settings.items())[:200]}
 
 
 def differences(settings: Mapping[str, Mapping[str, str]]) -> list[str]:

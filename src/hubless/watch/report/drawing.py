@@ -58,7 +58,7 @@ class Drawing:
         """PNG files by their names, which start with this one; or only of the first axis."""
         import vl_convert
 
-        found = {}
+        files = {}
         for choice, chart in list(self.charts.items())[: None if all_axes else 1]:
             file = f"{name}-by-{choice}" if choice else name
             spec = {**_spec(chart), "datasets": {"rows": self.data()}, "config": _config()}
@@ -66,8 +66,8 @@ class Drawing:
             spec |= {"width": 680, "title": title}
             spec["config"] |= _coloured(COLOURS, _RAMP)
             png = vl_convert.vegalite_to_png(json.dumps(spec), scale=2)
-            found[f"{file}.png"] = png
-        return found
+            files[f"{file}.png"] = png
+        return files
 
 
 def themes() -> dict[str, Spec]:

@@ -25,7 +25,7 @@ from hubless.watch.report.comparison import (
     sentences,
     settings_of,
 )
-from hubless.watch.report.sources import Found, Studied, read_sources
+from hubless.watch.report.sources import Material, Studied, read_sources
 from hubless.watch.report.tables import Tables, tables_of
 from hubless.watch.values import text
 from hubless.whole import write_whole
@@ -80,14 +80,14 @@ def write_report(
     out = Path(out)
     if out.is_dir():
         out = out / "report.html"
-    found = read_sources(sources, endpoint=endpoint, options=options)
+    material = read_sources(sources, endpoint=endpoint, options=options)
     now = time.time()
-    for federation in found.federations:
+    for federation in material.federations:
         federation.check(now)
-    tables = tables_of(found.simulations, found.federations, now)
+    tables = tables_of(material.simulations, material.federations, now)
     charts = sheet.Charts()
-    sections = _sections(found, tables, charts, now)
-    names = found.names
+    sections = _sections(material, tables, charts, now)
+    names = material.names
     more = f" and {len(names) - 4} more" if len(names) > 5 else ""
     title = title or (f"{', '.join(names[:4])}{more}" if more else joined(names))
     # a page without a suffix must not be in its pictures' way
@@ -103,26 +103,26 @@ def write_report(
     return out
 
 
-def _sections(found: Found, tables: Tables, charts: sheet.Charts, now: float) -> list[str]:
+def _sections(material: Material, tables: Tables, charts: sheet.Charts, now: float) -> list[str]:
     sections = []
-    if found.simulations or found.federations:
-        summed = compare(tables, found.simulations, found.federations, now)
+    if material.simulations or material.federations:
+        summed = compare(tables, material.simulations, material.federations, now)
         sections = [
-            _summary(summed, found),
+            _summary(summed, material),
             _metrics(tables, summed, charts),
             _deciles(tables, summed, charts),
-            _selection(tables, found, charts),
-            _members(tables, found, charts),
+            _selection(tables, material, charts),
+            _members(tables, material, charts),
             _staleness(tables, charts),
             _labels(tables, charts),
             _time(tables, charts),
             _troubles(tables),
-            _settings(found),
+            _settings(material),
         ]
-    return [*sections, *(_study(study) for study in found.studies)]
+    return [*sections, *(_study(study) for study in material.studies)]
 
 
-def _summary(summed: Comparison, found: Found) -> str:
+def _summary(summed: Comparison, material: Material) -> str:
     """What was found, in a sentence and a table."""
     metric = summed.metric
     others = [name for name in dict.fromkeys(n for run in summed.runs for n in run.final)]
@@ -146,32 +146,32 @@ def _summary(summed: Comparison, found: Found) -> str:
         row += [_span(run.seconds), size(run.bytes), run.ended]
         rows.append(row)
     notes = []
-    if found.federations:
+    if material.federations:
         notes.append(
             "A federation's metrics are the mean over its members, weighted by their examples, "
             "each of its own newest update; where nobody waits, its rounds are the most updates "
             "of a member. Updates and bytes are all there ever were, as members said or as numbers "
             "in keys tell. A store shows what was sent, and not what was received."
         )
-    told = sheet.paragraph(" ".join(sentences(summed, found.simulations)), "found")
+    lead = sheet.paragraph(" ".join(sentences(summed, material.simulations)), "lead")
     shown = sheet.table(head, rows[:_MOST_ROWS], texts=[head.index("ended")])
-    return f"<section>{told}{shown}{sheet.paragraph(' '.join(notes), 'quiet')}</section>"
+    return f"<section>{lead}{shown}{sheet.paragraph(' '.join(notes), 'quiet')}</section>"
 
 
 def _metrics(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import metric_lines
 
     order = sorted(tables.metrics, key=lambda name: name != summed.metric)
-    drawings = [metric_lines(tables.rounds, metric) for metric in order]
-    known = [drawing for drawing in drawings if drawing is not None]
-    choices = [axis for axis in _AXES if any(axis in drawing.charts for drawing in known)]
+    lines = (metric_lines(tables.rounds, metric) for metric in order)
+    drawings = [drawing for drawing in lines if drawing is not None]
+    choices = [axis for axis in _AXES if any(axis in drawing.charts for drawing in drawings)]
     buttons = "".join(
         f'<label><input type="radio" name="axis" value="{axis}"{" checked" * (axis == "rounds")}>'
         f"{sheet.text(_AXES[axis])}</label>"
         for axis in choices
     )
     control = f'<fieldset class="axes"><legend>against</legend>{buttons}</fieldset>'
-    return sheet.section("Metrics", control if known else "", charts.cards(known))
+    return sheet.section("Metrics", control if drawings else "", charts.cards(drawings))
 
 
 def _deciles(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
@@ -185,7 +185,7 @@ def _deciles(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
     drawings += [decile_curves(frame, run, metric) for metric in metrics[:1] for run in runs][
         :_MOST_CURVES
     ]
-    told = ""
+    lead = ""
     if metrics:
         ends = []
         for run in runs[:4]:
@@ -194,19 +194,19 @@ def _deciles(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
             if len(last) > 1:
                 values = last["value"].to_list()
                 ends.append(f"{figure(values[0])} to {figure(values[-1])} in {quoted(run)}")
-        told = (
+        lead = (
             "Test clients ranked by how many examples they have, in ten equal groups. From the "
             f"lightest to the heaviest, {metrics[0]} at the end goes from {joined(ends)}."
         )
-    return sheet.section("By decile of clients", sheet.paragraph(told), charts.cards(drawings))
+    return sheet.section("By decile of clients", sheet.paragraph(lead), charts.cards(drawings))
 
 
-def _selection(tables: Tables, found: Found, charts: sheet.Charts) -> str:
+def _selection(tables: Tables, material: Material, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import histogram, selection
 
     counts: dict[str, Counter[int]] = {}
-    told = []
-    clients = {run.name: run.settings.get("clients") for run in found.simulations}
+    lines = []
+    clients = {run.name: run.settings.get("clients") for run in material.simulations}
     parts = tables.participation.partition_by("run", as_dict=True, maintain_order=True)
     for (name, *_), frame in parts.items():
         if name not in clients:
@@ -215,11 +215,11 @@ def _selection(tables: Tables, found: Found, charts: sheet.Charts) -> str:
         of_run = Counter(int(times) for times in frame["times"])
         if isinstance(total, int) and total > len(frame):
             of_run[0] = total - len(frame)
-            told.append(
+            lines.append(
                 f"In {quoted(run)} {len(frame):,} of {total:,} clients trained at least once."
             )
         elif isinstance(total, int):
-            told.append(f"In {quoted(run)} every one of {total:,} clients trained at least once.")
+            lines.append(f"In {quoted(run)} every one of {total:,} clients trained at least once.")
         counts[run] = of_run
     heaviest = tables.picks.filter(tables.picks["decile"] == 10)
     ratios = [
@@ -228,20 +228,20 @@ def _selection(tables: Tables, found: Found, charts: sheet.Charts) -> str:
     ]
     if ratios:
         than = "Against uniform selection, the heaviest tenth of clients trained "
-        told = [*told[:4], f"{than}{joined(ratios[:6])}."]
+        lines = [*lines[:4], f"{than}{joined(ratios[:6])}."]
     drawings = [
         selection(tables.picks),
         histogram(counts, "participation", "How often clients trained", "times trained", "clients"),
     ]
-    shown = " ".join(told[:5])
+    shown = " ".join(lines[:5])
     return sheet.section("Who trained", sheet.paragraph(shown), charts.cards(drawings))
 
 
-def _members(tables: Tables, found: Found, charts: sheet.Charts) -> str:
+def _members(tables: Tables, material: Material, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import member_updates
 
     parts = []
-    for federation in found.federations:
+    for federation in material.federations:
         of_it = tables.members.filter(tables.members["run"] == federation.name)
         shown = {"now": "status", "updates": "updates", "examples": "examples", "sent": "sent"}
         # a column of nothing says nothing
@@ -267,30 +267,30 @@ def _staleness(tables: Tables, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import histogram
 
     shares: dict[str, dict[int, float]] = {}
-    told = []
+    means = []
     for name in tables.staleness["run"].unique(maintain_order=True):
         frame = tables.staleness.filter(tables.staleness["run"] == name)
         counts = {int(s): float(t) for s, t in zip(frame["staleness"], frame["times"], strict=True)}
         total = sum(counts.values())
         shares[name] = {behind: 100 * times / total for behind, times in counts.items()}
         mean = sum(behind * times for behind, times in counts.items()) / total
-        told.append(f"{figure(mean)} on average and {max(counts):,} at most in {quoted(name)}")
+        means.append(f"{figure(mean)} on average and {max(counts):,} at most in {quoted(name)}")
     drawing = histogram(shares, "staleness", "Staleness", "versions behind", "share of updates (%)")
     what = "How many versions had passed since the params an update started from: "
-    said_ = sheet.paragraph(f"{what}{joined(told)}." if told else "")
-    return sheet.section("Staleness", said_, charts.cards([drawing]))
+    lead = sheet.paragraph(f"{what}{joined(means)}." if means else "")
+    return sheet.section("Staleness", lead, charts.cards([drawing]))
 
 
 def _labels(tables: Tables, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import label_shares
 
     drawings: list[Drawing | None] = []
-    known: list[polars.DataFrame] = []
+    frames: list[polars.DataFrame] = []
     for name in tables.labels["run"].unique(maintain_order=True):
         plain = tables.labels.filter(tables.labels["run"] == name).drop("run")
         # runs on the same data have the same labels
-        if not any(plain.equals(other) for other in known) and len(known) < _MOST_CURVES:
-            known.append(plain)
+        if not any(plain.equals(other) for other in frames) and len(frames) < _MOST_CURVES:
+            frames.append(plain)
             drawings.append(label_shares(tables.labels, name))
     return sheet.section("Labels", charts.cards(drawings))
 
@@ -313,24 +313,25 @@ def _troubles(tables: Tables) -> str:
     return sheet.section("Troubles", shown, sheet.paragraph(more, "quiet"))
 
 
-def _settings(found: Found) -> str:
+def _settings(material: Material) -> str:
     """What differs between runs, what is the same, and how to repeat each."""
-    told = {run.name: settings_of(run) for run in found.simulations if run.settings}
-    if not told:
+    settings = {run.name: settings_of(run) for run in material.simulations if run.settings}
+    if not settings:
         return ""
-    names = list(told)
-    differing = differences(told)
+    names = list(settings)
+    differing = differences(settings)
     parts = []
-    if len(told) > 1:
-        rows = [[name, *(told[run].get(name, "") for run in names)] for name in differing]
+    if len(settings) > 1:
+        rows = [[name, *(settings[run].get(name, "") for run in names)] for name in differing]
         columns = range(1, len(names) + 1)
         parts.append(sheet.paragraph("What differs:" if rows else "The settings are the same."))
         parts.append(sheet.table(["setting", *names], rows, texts=columns))
-    same = [[name, value] for name, value in told[names[0]].items() if name not in differing]
+    same = [[name, value] for name, value in settings[names[0]].items() if name not in differing]
     shown = sheet.table(["setting", "value"], same, texts=[1])
-    parts.append(shown if len(told) == 1 else sheet.folded("What is the same in all runs", shown))
+    alike = "What is the same in all runs"
+    parts.append(shown if len(settings) == 1 else sheet.folded(alike, shown))
     commands: dict[str, list[str]] = {}
-    for run in found.simulations:
+    for run in material.simulations:
         if command := text(run.settings.get("command"), 2000):
             commands.setdefault(command, []).append(run.name)
     for command, runs in commands.items():
@@ -350,12 +351,12 @@ def _study(study: Studied) -> str:
     rows = [[_cell(row.get(name)) for name in columns] for row in study.rows[: 5 * _MOST_ROWS]]
     shown = sheet.table([text(name, 60) for name in columns], rows, texts=texts)
     figures = "".join(sheet.image(path, path.stem.replace("-", " ")) for path in study.figures)
-    told = f"{counted(len(study.rows), 'row')} of results."
+    length = f"{counted(len(study.rows), 'row')} of results."
     more = f"The study's own page is {study.page.name}, in its folder." if study.page else ""
     cards = f'<div class="charts">{figures}</div>' if figures else ""
     return sheet.section(
         f"Study: {study.name}",
-        sheet.paragraph(f"{told} {more}".strip()),
+        sheet.paragraph(f"{length} {more}".strip()),
         cards,
         sheet.folded("The results", shown),
     )

@@ -1,17 +1,17 @@
-const told = JSON.parse(document.getElementById("told").textContent);
+const data = JSON.parse(document.getElementById("data").textContent);
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const narrow = matchMedia("(max-width: 640px)");
 let axis = "rounds";
 
 function config() {
-  const theme = structuredClone(told.themes[dark.matches ? "dark" : "light"]);
+  const theme = structuredClone(data.themes[dark.matches ? "dark" : "light"]);
   theme.legend.columns = narrow.matches ? 2 : 4;
   theme.legend.labelLimit = narrow.matches ? 130 : 220;
   return theme;
 }
 
 async function draw(place) {
-  const chart = told.charts[place.dataset.chart];
+  const chart = data.charts[place.dataset.chart];
   const spec = chart.specs[axis] || chart.specs.rounds || chart.specs[""];
   const whole = { ...spec, datasets: { rows: chart.rows } };
   if (place.view) place.view.finalize();
@@ -30,7 +30,7 @@ function again(which) {
 document.querySelectorAll(".axes input").forEach((input) => {
   input.addEventListener("change", () => {
     axis = input.value;
-    again((place) => "rounds" in told.charts[place.dataset.chart].specs);
+    again((place) => "rounds" in data.charts[place.dataset.chart].specs);
   });
 });
 dark.addEventListener("change", () => again(() => true));

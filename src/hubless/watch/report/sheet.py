@@ -14,9 +14,9 @@ _POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inl
 """Whatever stands in the texts, the page loads nothing."""
 
 
-def text(said: object) -> str:
+def text(value: object) -> str:
     """Text that is nothing but text on a page."""
-    return html.escape(str(said))
+    return html.escape(str(value))
 
 
 def section(title: str, *parts: str) -> str:
@@ -25,9 +25,9 @@ def section(title: str, *parts: str) -> str:
     return f"<section><h2>{text(title)}</h2>{body}</section>" if body else ""
 
 
-def paragraph(said: str, kind: str = "") -> str:
+def paragraph(sentences: str, kind: str = "") -> str:
     """Some sentences; nothing where there are none."""
-    return f'<p class="{kind}">{text(said)}</p>' if said else ""
+    return f'<p class="{kind}">{text(sentences)}</p>' if sentences else ""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, texts: Sequence[int] = ()) -> str:
@@ -103,11 +103,11 @@ class Charts:
             name: {"rows": drawing.data(), "specs": drawing.specs()}
             for name, drawing in self.drawings.items()
         }
-        told = json.dumps({"themes": themes(), "charts": charts}, allow_nan=False)
+        data = json.dumps({"themes": themes(), "charts": charts}, allow_nan=False)
         own = here.with_name("report.js").read_text(encoding="utf-8")
         bundle = vl_convert.javascript_bundle(own).replace("</script", r"<\/script")
         return (
-            f'<script type="application/json" id="told">{_inert(told)}</script>'
+            f'<script type="application/json" id="data">{_inert(data)}</script>'
             f'<script type="module">{bundle}</script>'
         )
 

@@ -31,8 +31,8 @@ class Studied:
 
 
 @dataclass
-class Found:
-    """Everything that was found in the sources of a report."""
+class Material:
+    """All that the sources of a report hold."""
 
     simulations: list[SimulationFold] = field(default_factory=list)
     federations: list[FederationFold] = field(default_factory=list)
@@ -50,48 +50,48 @@ def read_sources(
     *,
     endpoint: str | None = None,
     options: Mapping[str, str] | None = None,
-) -> Found:
+) -> Material:
     """Read files of events, folders of them, studies and federations; names are made unique."""
-    found = Found()
+    material = Material()
     for source in sources:
         named = str(source)
         scheme, separator, _ = named.partition("://")
         if not separator or scheme == "file":
             path = Path(unquote(urlsplit(named).path) if separator else named).expanduser()
             if path.is_file():
-                _take(FilesFeed(path).poll(), _name_of(path), found)
+                _take(FilesFeed(path).poll(), _name_of(path), material)
                 continue
             if path.is_dir() and not (path / "federation.json").is_file():
                 if (study := _study(path)) is not None:
-                    found.studies.append(study)
+                    material.studies.append(study)
                 if paths := FilesFeed(path).paths():
-                    _of_folder(path, paths, found)
+                    _of_folder(path, paths, material)
                     continue
         feed = open_feed(source, endpoint=endpoint, options=options)
-        _take(feed.poll(), _last_part(named), found)
-    _make_unique([*found.simulations, *found.federations])
-    if not (found.simulations or found.federations or found.studies):
-        told = ", ".join(str(source) for source in sources) or "nothing"
+        _take(feed.poll(), _last_part(named), material)
+    _make_unique([*material.simulations, *material.federations])
+    if not (material.simulations or material.federations or material.studies):
+        names = ", ".join(str(source) for source in sources) or "nothing"
         raise DataError(
-            f"there is nothing to report in {told}: no line in it is an event of a simulation or "
+            f"there is nothing to report in {names}: no line in it is an event of a simulation or "
             "of a federation's member, as hubless.events.to_file and Simulation(events=...) "
             "write them"
         )
-    return found
+    return material
 
 
-def _of_folder(folder: Path, paths: Sequence[Path], found: Found) -> None:
+def _of_folder(folder: Path, paths: Sequence[Path], material: Material) -> None:
     """Each file has simulations of its own, but members that meet write a file each."""
     for path in paths:
-        apart = Found()
+        apart = Material()
         _take(FilesFeed(path).poll(), _name_of(path, alone=len(paths) == 1), apart)
-        found.simulations += apart.simulations
-    together = Found()
+        material.simulations += apart.simulations
+    together = Material()
     _take(FilesFeed(folder).poll(), text(folder.resolve().name, 80), together)
-    found.federations += together.federations
+    material.federations += together.federations
 
 
-def _take(records: Iterable[Record], name: str, found: Found) -> None:
+def _take(records: Iterable[Record], name: str, material: Material) -> None:
     """Fold records into runs; those without a name of their own are called by their source."""
     overview = Overview()
     for record in records:
@@ -102,8 +102,8 @@ def _take(records: Iterable[Record], name: str, found: Found) -> None:
         run.name = name if named else run.client
     for meeting in overview.federations:
         meeting.name = name
-    found.simulations += overview.simulations
-    found.federations += overview.federations
+    material.simulations += overview.simulations
+    material.federations += overview.federations
 
 
 def _study(folder: Path) -> Studied | None:

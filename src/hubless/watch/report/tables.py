@@ -71,7 +71,7 @@ def tables_of(
     """All tables of these runs, as things stand at this time."""
     runs: list[RunFold] = [*simulations, *federations]
     names = _metrics([run.curves for run in runs])
-    seen = [_Seen(run) for run in simulations]
+    participants = [_Participants(run) for run in simulations]
     return Tables(
         rounds=_frame(
             [row for run in runs for row in _rounds(run, names)],
@@ -81,14 +81,14 @@ def tables_of(
         metrics=list(names.values()),
         participation=_frame(
             [
-                *(row for one in seen for row in one.rows()),
+                *(row for one in participants for row in one.rows()),
                 *(row for meeting in federations for row in _participation(meeting)),
             ],
             ["run", "client", "times", "examples"],
             _TEXTS,
         ),
         picks=_frame(
-            [row for one in seen for row in one.picks()],
+            [row for one in participants for row in one.picks()],
             ["run", "decile", "times", "uniform", "ratio"],
         ),
         deciles=_frame(
@@ -218,7 +218,7 @@ def _members(meeting: FederationFold, now: float) -> Iterator[dict[str, Any]]:
         }
 
 
-class _Seen:
+class _Participants:
     """Which clients of a simulation trained how often, and on how many examples."""
 
     def __init__(self, run: SimulationFold) -> None:
@@ -267,8 +267,8 @@ class _Seen:
         for client, counts in enumerate(items(mapping(settings.get("labels")).get("by_client"))):
             sizes[client] = sum(whole(count) or 0 for count in items(counts))
         if not sizes:
-            known = self.examples >= 0
-            sizes = dict(zip(self.clients[known].tolist(), self.examples[known], strict=True))
+            sized = self.examples >= 0
+            sizes = dict(zip(self.clients[sized].tolist(), self.examples[sized], strict=True))
             if len(sizes) != whole(settings.get("clients")):
                 return None
         if not set(self.clients.tolist()) <= set(sizes) or sum(s > 0 for s in sizes.values()) < 10:
@@ -323,9 +323,9 @@ def _labels(run: SimulationFold) -> Iterator[dict[str, Any]]:
     labels = mapping(run.settings.get("labels"))
     names = [text(name, 40) for name in items(labels.get("names"))[:_MOST_LABELS]]
     for decile, counts in enumerate(items(labels.get("by_decile"))[:10], 1):
-        known = [max(0, whole(count) or 0) for count in items(counts)[: len(names)]]
-        total = sum(known)
-        for name, count in zip(names, known, strict=False):
+        sizes = [max(0, whole(count) or 0) for count in items(counts)[: len(names)]]
+        total = sum(sizes)
+        for name, count in zip(names, sizes, strict=False):
             if total:
                 row = {"run": run.name, "decile": decile, "label": name, "examples": count}
                 yield {**row, "share": count / total}
