@@ -63,7 +63,7 @@ def visit(browser: Any) -> Iterator[Visit]:
     ) -> Iterator[Any]:
         page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
         if not forgiving:
-            page.on("console", lambda said: complaints.append(said.text))
+            page.on("console", lambda message: complaints.append(message.text))
         page.on("pageerror", lambda error: complaints.append(str(error)))
         page.on(
             "request",
@@ -82,8 +82,8 @@ def visit(browser: Any) -> Iterator[Visit]:
 
 
 def expect(page: Any, selector: str, pattern: str) -> None:
-    found = playwright.expect(page.locator(selector))
-    found.to_have_text(re.compile(pattern), timeout=MILLISECONDS)
+    located = playwright.expect(page.locator(selector))
+    located.to_have_text(re.compile(pattern), timeout=MILLISECONDS)
 
 
 def overflows(page: Any) -> bool:
@@ -98,10 +98,10 @@ def painted(page: Any, selector: str) -> int:
             """canvas => {
                 const {width, height} = canvas;
                 const pixels = canvas.getContext("2d").getImageData(0, 0, width, height).data;
-                const seen = new Set();
+                const colours = new Set();
                 for (let i = 0; i < pixels.length; i += 4)
-                    if (pixels[i + 3] > 250) seen.add(pixels.slice(i, i + 3).join());
-                return seen.size;
+                    if (pixels[i + 3] > 250) colours.add(pixels.slice(i, i + 3).join());
+                return colours.size;
             }""",
         )
     )
@@ -144,13 +144,13 @@ def test_a_run_that_has_ended_is_drawn_over_rounds_time_and_bytes(
         assert page.locator(".run").count() == 2
         chart = page.locator(".chart canvas").first
         chart.hover(position={"x": 150, "y": 60})
-        expect(page, ".chart .said >> nth=0", r"^round \d+: (uniform|active) [\d.]+, ")
+        expect(page, ".chart .caption >> nth=0", r"^round \d+: (uniform|active) [\d.]+, ")
         page.get_by_label("time").check()
         chart.hover(position={"x": 151, "y": 60})
-        expect(page, ".chart .said >> nth=0", r"^after \d+ s: ")
+        expect(page, ".chart .caption >> nth=0", r"^after \d+ s: ")
         page.get_by_label("bytes").check()
         chart.hover(position={"x": 152, "y": 60})
-        expect(page, ".chart .said >> nth=0", r"^after [\d.]+ MiB: ")
+        expect(page, ".chart .caption >> nth=0", r"^after [\d.]+ MiB: ")
         page.get_by_role("radio", name="uniform").check()
         assert page.locator(".run:has(input:checked) .run-name").text_content() == "uniform"
 
@@ -165,16 +165,16 @@ def test_everything_can_be_reached_with_the_keyboard(visit: Visit, tmp_path: Pat
         page.keyboard.press("ArrowLeft")
         page.keyboard.press("Tab")
         page.keyboard.press("ArrowLeft")
-        expect(page, ".chart .said >> nth=0", "^round 10: 0.7358")
+        expect(page, ".chart .caption >> nth=0", "^round 10: 0.7358")
         page.keyboard.press("ArrowLeft")
-        expect(page, ".chart .said >> nth=0", "^round 9: ")
+        expect(page, ".chart .caption >> nth=0", "^round 9: ")
         page.keyboard.press("Tab")
         page.keyboard.press("Tab")
         page.keyboard.press("ArrowDown")
-        expect(page, "#strip-said", r"^\d+, round 10: ")
+        expect(page, "#strip-caption", r"^\d+, round 10: ")
         page.keyboard.press("ArrowDown")
         page.keyboard.press("ArrowLeft")
-        expect(page, "#strip-said", r"^\d+, round 9: ")
+        expect(page, "#strip-caption", r"^\d+, round 9: ")
         page.keyboard.press("Tab")
         page.keyboard.press("Enter")
         assert page.is_visible("#facts")
@@ -191,7 +191,7 @@ def test_a_refused_client_is_shown_with_the_reason(visit: Visit, tmp_path: Path)
         page.hover("#strip", position={"x": 60, "y": 18 + 14 + 7})
         expect(
             page,
-            "#strip-said",
+            "#strip-caption",
             "^site-1, .*: refused, trained. now left, update 3, 200 examples",
         )
         shot(page, "refused")
@@ -221,7 +221,7 @@ def test_a_thousand_clients_fit_on_any_screen(
     for number in range(1, 301):
         runs.train(path, number, clients=1000, size=50)
     with serving(open_feed(path)) as url, visit(url, width=width, scheme=scheme) as page:
-        expect(page, "#strip-said", "there are 800 more clients")
+        expect(page, "#strip-caption", "there are 800 more clients")
         expect(page, "#counts", "50 trained1 late949 idle")
         # on a phone two of them share one
         expect(page, "#strip-title", f"{8 if width < 500 else 4} rounds to a cell")
@@ -264,9 +264,9 @@ def test_the_page_reconnects_by_itself_when_the_server_comes_back(
         command = [sys.executable, "-c", SERVE, str(path), str(port)]
         server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
-        said = re.search(r"watching at http://127.0.0.1:(\d+)", server.stdout.readline())
-        assert said is not None
-        return server, int(said[1])
+        line = re.search(r"watching at http://127.0.0.1:(\d+)", server.stdout.readline())
+        assert line is not None
+        return server, int(line[1])
 
     server, port = serve(0)
     try:

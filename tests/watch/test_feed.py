@@ -146,14 +146,16 @@ def test_a_federation_tells_who_joined_and_what_they_shared(tmp_path: Path) -> N
 
 
 def test_the_listing_tells_the_same_as_the_members(tmp_path: Path) -> None:
-    said: list[events.Event] = []
-    runs.asynchronous(tmp_path, steps=1, on_event=said.append)
-    told = [json.loads(e.to_json()) for e in said if e.kind in ("joined", "pushed", "left")]
-    seen = polled(open_feed(tmp_path))
-    for record in (*told, *seen):
+    member_events: list[events.Event] = []
+    runs.asynchronous(tmp_path, steps=1, on_event=member_events.append)
+    records = [
+        json.loads(e.to_json()) for e in member_events if e.kind in ("joined", "pushed", "left")
+    ]
+    listed = polled(open_feed(tmp_path))
+    for record in (*records, *listed):
         del record["time"]
         record.pop("steps", None)
-    assert texts(seen) == texts(told)
+    assert texts(listed) == texts(records)
 
 
 def test_new_updates_are_told_once_each(tmp_path: Path) -> None:
@@ -188,15 +190,17 @@ def test_rounds_are_told_with_who_was_in_them(tmp_path: Path) -> None:
 
 def test_who_is_picked_is_told_from_the_plans(tmp_path: Path) -> None:
     names = ["m0", "m1", "m2"]
-    said = runs.synchronous(tmp_path, rounds=2, members=names, selector=Uniform(), cohort=2)
-    drawn = {e.round: sorted(e.cohort) for e in said if isinstance(e, events.Picked)}
-    told = {
+    member_events = runs.synchronous(
+        tmp_path, rounds=2, members=names, selector=Uniform(), cohort=2
+    )
+    drawn = {e.round: sorted(e.cohort) for e in member_events if isinstance(e, events.Picked)}
+    picked = {
         r["round"]: sorted(r["cohort"])
         for r in polled(open_feed(tmp_path))
         if r["event"] == "picked"
     }
-    assert told
-    assert told == {number: drawn[number] for number in told}
+    assert picked
+    assert picked == {number: drawn[number] for number in picked}
 
 
 def test_an_open_round_is_waited_for_and_a_round_without_someone_is_late_for_it(
@@ -237,8 +241,8 @@ def test_a_damaged_plan_is_told_once_and_the_rest_goes_on(tmp_path: Path) -> Non
     runs.synchronous(tmp_path, rounds=1)
     (tmp_path / "rounds/00000000/plan-0000.json").write_text("{")
     feed = open_feed(tmp_path)
-    (told,) = [r["reason"] for r in polled(feed) if r["event"] == "offline"]
-    assert "rounds/00000000/plan-0000.json binds nobody: it is damaged" in told
+    (reason,) = [r["reason"] for r in polled(feed) if r["event"] == "offline"]
+    assert "rounds/00000000/plan-0000.json binds nobody: it is damaged" in reason
     assert polled(feed) == []
 
 

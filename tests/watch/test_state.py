@@ -21,7 +21,7 @@ from hubless.watch.fold.overview import Overview, look
 from hubless.watch.fold.run import kinds
 from hubless.watch.fold.series import DRAWN
 from hubless.watch.fold.strip import COLUMNS, MARKS, SHOWN
-from hubless.watch.live.terminal import told
+from hubless.watch.live.terminal import trouble_line
 from hubless.watch.values import MOST_METRICS, Record
 from tests.watch import runs
 
@@ -35,10 +35,10 @@ def folded(source: Path) -> Overview:
 
 
 def trained(number: int, **fields: Any) -> Record:
-    said = {"cohort": [number % 7], "metrics": {"loss": 1 / number}, "seconds": 1.0}
+    work = {"cohort": [number % 7], "metrics": {"loss": 1 / number}, "seconds": 1.0}
     sizes = {"bytes_down": 10, "bytes_up": 5}
     return {"event": "trained", "client": "s", "time": 1e9 + number, "round": number} | {
-        **said,
+        **work,
         **sizes,
         **fields,
     }
@@ -126,8 +126,8 @@ def test_a_run_that_starts_anew_stands_beside_the_one_before() -> None:
 def test_several_runs_in_one_file_are_told_apart(tmp_path: Path) -> None:
     for name in ("uniform", "active"):
         runs.whole_run(tmp_path / "events.jsonl", name)
-    found = folded(tmp_path / "events.jsonl").to_json()["runs"]
-    assert [run["name"] for run in found] == ["uniform", "active"]
+    run_list = folded(tmp_path / "events.jsonl").to_json()["runs"]
+    assert [run["name"] for run in run_list] == ["uniform", "active"]
 
 
 def test_runs_of_one_name_from_several_places_are_told_apart(tmp_path: Path) -> None:
@@ -191,8 +191,8 @@ def pushed(client: str = "a", sequence: int = 0, **fields: Any) -> Record:
 
 
 def joined(client: str, url: str, life: str, time: float = 1e9) -> Record:
-    said = {"event": "joined", "client": client, "time": time, "mode": "async"}
-    return {**said, "url": url, "incarnation": life}
+    record = {"event": "joined", "client": client, "time": time, "mode": "async"}
+    return {**record, "url": url, "incarnation": life}
 
 
 @pytest.mark.parametrize("huge", [1e306, -1e306, 1e99])
@@ -213,7 +213,7 @@ def test_what_no_clock_page_or_sum_can_hold_is_passed_over() -> None:
     state.apply(pushed("site \ud800", metrics={"\udfff": 1.0}))
     document = json.dumps(state.to_json(), allow_nan=False, ensure_ascii=False)
     assert "site ?" in document.encode().decode()
-    assert "loss is no finite number" in told(state.troubles[0])
+    assert "loss is no finite number" in trouble_line(state.troubles[0])
 
 
 def test_a_client_that_joins_elsewhere_is_in_another_federation() -> None:
@@ -253,9 +253,9 @@ def test_names_of_metrics_stay_bounded_however_many_there_are() -> None:
 
 
 def test_members_and_rounds_of_a_federation_are_summed_up(tmp_path: Path) -> None:
-    said = runs.synchronous(tmp_path / "run", rounds=3)
+    member_events = runs.synchronous(tmp_path / "run", rounds=3)
     state = Overview()
-    for event in said:
+    for event in member_events:
         state.apply(json.loads(event.to_json()))
     (run,) = state.to_json()["runs"]
     assert (run["kind"], run["round"], run["in_rounds"]) == ("federation", 3, True)
@@ -293,12 +293,12 @@ def test_every_trouble_shows_in_the_strip_the_counts_and_the_list() -> None:
         state.apply({**record, "reason": "parameter 'w' holds NaN or infinity"})
     state.apply({"event": "offline", "client": "c", "time": 4.0, "reason": "no network"})
     state.apply({"event": "skipped", "client": "d", "time": 5.0, "step": 1, "round": 4})
-    said = state.to_json(now=6.0)
-    (run,) = said["runs"]
+    document = state.to_json(now=6.0)
+    (run,) = document["runs"]
     assert run["counts"] == {"late": 1, "refused": 1, "offline": 1, "idle": 1}
     rows = {row["name"]: shown(row)[-1] for row in run["strip"]["rows"]}
     assert rows == {"a": {"late"}, "b": {"refused"}, "c": {"offline"}, "d": {"skipped"}}
-    assert [(t["client"], t["kind"]) for t in said["trouble"]] == [
+    assert [(t["client"], t["kind"]) for t in document["trouble"]] == [
         ("c", "offline"),
         ("b", "refused"),
         ("a", "late"),
@@ -446,9 +446,9 @@ FIELDS = [
         max_size=12,
     )
 )
-def test_no_record_can_break_it_nor_what_it_says(said: list[tuple[str, dict[str, Any]]]) -> None:
+def test_no_record_can_break_it_nor_what_it_says(records: list[tuple[str, dict[str, Any]]]) -> None:
     state = Overview()
-    for kind, fields in said:
+    for kind, fields in records:
         state.apply({**fields, "event": kind})
     document = json.dumps(state.to_json(now=1e9), allow_nan=False)
     assert len(document) < 500_000

@@ -134,9 +134,9 @@ def test_what_would_act_upon_a_terminal_is_taken_out(
     path = tmp_path / "events.jsonl"
     runs.say(path, "offline", client="a\x1b[2J", reason="\x1b]0;owned\x07\nsecond line")
     assert watch_terminal(open_feed(path), once=True) == 0
-    said = capsys.readouterr().out
-    assert "owned" in said
-    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", said)
+    output = capsys.readouterr().out
+    assert "owned" in output
+    assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f-\x9f]", output)
 
 
 def test_a_store_that_cannot_be_read_is_said_once_and_by_once_raised(

@@ -76,21 +76,21 @@ class Kept:
     """A tracker in memory: what a fourth one has to be."""
 
     def __init__(self) -> None:
-        self.said: list[Any] = []
+        self.calls: list[Any] = []
 
     def opening(self, name: str, settings: Any, again: bool) -> Kept:
-        self.said.append(("again" if again else "new", name))
+        self.calls.append(("again" if again else "new", name))
         return self
 
     def write(self, step: int, time: float, numbers: Any) -> None:
-        self.said.append((step, dict(numbers)))
+        self.calls.append((step, dict(numbers)))
 
     def close(self, well: bool) -> None:
-        self.said.append(well)
+        self.calls.append(well)
 
 
 def test_a_round_says_its_metrics_costs_deciles_and_staleness() -> None:
-    said = point(
+    written = point(
         _trained(
             4,
             metrics={"loss": 0.25, "train_loss": float("nan")},
@@ -99,8 +99,8 @@ def test_a_round_says_its_metrics_costs_deciles_and_staleness() -> None:
             staleness=[0, 3],
         )
     )
-    assert said.step == 4
-    assert said.numbers == {
+    assert written.step == 4
+    assert written.numbers == {
         "loss": 0.25,
         "deciles/loss/1": 0.1,
         "phases/train": 0.4,
@@ -125,9 +125,9 @@ def test_what_is_counted_adds_up_at_the_step_a_member_is_at() -> None:
     tracker = Tracker(kept.opening)
     for event in _member():
         tracker(event)
-    assert kept.said[0] == ("new", "site-a") and kept.said[-1] is True
-    assert (1, {"refused": 1}) in kept.said and (1, {"refused": 2}) in kept.said
-    assert kept.said[-2][0] == 2 and kept.said[-2][1]["staleness_most"] == 3
+    assert kept.calls[0] == ("new", "site-a") and kept.calls[-1] is True
+    assert (1, {"refused": 1}) in kept.calls and (1, {"refused": 2}) in kept.calls
+    assert kept.calls[-2][0] == 2 and kept.calls[-2][1]["staleness_most"] == 3
 
 
 def test_a_run_that_goes_on_is_the_same_and_one_that_starts_anew_is_not() -> None:
@@ -137,9 +137,9 @@ def test_a_run_that_goes_on_is_the_same_and_one_that_starts_anew_is_not() -> Non
         tracker(Started(round=start, settings={}))
         tracker(_trained(start + 1))
         tracker(Ended(round=start + 1, reason="failed" if start else "complete"))
-    opened = [said[0] for said in kept.said if isinstance(said, tuple) and said[1] == "simulation"]
+    opened = [call[0] for call in kept.calls if isinstance(call, tuple) and call[1] == "simulation"]
     assert opened == ["new", "again", "new"]
-    assert [said for said in kept.said if isinstance(said, bool)] == [True, False, True]
+    assert [call for call in kept.calls if isinstance(call, bool)] == [True, False, True]
 
 
 def test_a_run_that_was_left_open_is_closed_where_its_name_starts_again() -> None:
@@ -147,7 +147,7 @@ def test_a_run_that_was_left_open_is_closed_where_its_name_starts_again() -> Non
     tracker = Tracker(kept.opening)
     tracker(Started(round=0, settings={}))
     tracker(Started(round=0, settings={}))
-    assert kept.said == [("new", "simulation"), False, ("new", "simulation")]
+    assert kept.calls == [("new", "simulation"), False, ("new", "simulation")]
 
 
 @pytest.mark.parametrize("module", ["tensorboard", "mlflow", "wandb"])
@@ -178,7 +178,7 @@ def _scalars(folder: Path) -> tuple[dict[str, list[tuple[int, float, float]]], s
     from tensorboard.util.tensor_util import make_ndarray
 
     read = EventAccumulator(str(folder)).Reload()
-    found: dict[str, list[tuple[int, float, float]]] = {}
+    points: dict[str, list[tuple[int, float, float]]] = {}
     text = ""
     for tag in read.Tags()["tensors"]:
         for event in read.Tensors(tag):
@@ -186,8 +186,8 @@ def _scalars(folder: Path) -> tuple[dict[str, list[tuple[int, float, float]]], s
             if tag == "settings":
                 text += str(value)
             else:
-                found.setdefault(tag, []).append((event.step, event.wall_time, float(value)))
-    return found, text
+                points.setdefault(tag, []).append((event.step, event.wall_time, float(value)))
+    return points, text
 
 
 def test_tensorboard_reads_a_simulation(tmp_path: Path) -> None:
@@ -195,8 +195,8 @@ def test_tensorboard_reads_a_simulation(tmp_path: Path) -> None:
     ran.run(rounds=3)
     numbers, settings = _scalars(tmp_path / "simulation")
     assert [step for step, _, _ in numbers["train_loss"]] == [1, 2, 3]
-    told = [value for _, _, value in numbers["train_loss"]]
-    assert told == pytest.approx(ran.history["train_loss"].to_list(), rel=1e-6)
+    losses = [value for _, _, value in numbers["train_loss"]]
+    assert losses == pytest.approx(ran.history["train_loss"].to_list(), rel=1e-6)
     assert "FedAvg" in settings and "seed" in settings
 
 
@@ -205,8 +205,8 @@ def test_tensorboard_has_a_folder_for_each_member_and_none_elsewhere(tmp_path: P
     listener = to_tensorboard(folder)
     for event in [*_member("site-a"), *_member("../../site-b")]:
         listener(event)
-    found = sorted(path.name for path in folder.iterdir())
-    assert len(found) == 2 and [path.name for path in tmp_path.iterdir()] == ["boards"]
+    names = sorted(path.name for path in folder.iterdir())
+    assert len(names) == 2 and [path.name for path in tmp_path.iterdir()] == ["boards"]
     numbers, _ = _scalars(folder / "site-a")
     assert [(step, value) for step, _, value in numbers["loss"]] == [(1, 0.5), (2, 0.25)]
     assert [(step, value) for step, _, value in numbers["refused"]] == [(1, 1.0), (1, 2.0)]
@@ -241,9 +241,9 @@ def test_mlflow_reads_two_simulations_and_a_member(mlflow_uri: str) -> None:
         "site-a": "FINISHED",
         "other": "FAILED",
     }
-    told = client.get_metric_history(runs["simulation"].info.run_id, "train_loss")
-    assert [metric.step for metric in told] == [1, 2, 3]
-    values = [metric.value for metric in told]
+    history = client.get_metric_history(runs["simulation"].info.run_id, "train_loss")
+    assert [metric.step for metric in history] == [1, 2, 3]
+    values = [metric.value for metric in history]
     assert values == pytest.approx(ran.history["train_loss"].to_list())
     assert runs["simulation"].data.params["seed"] == "0"
     assert runs["site-a"].data.metrics["refused"] == 2
@@ -271,12 +271,12 @@ def test_wandb_writes_files_offline_and_goes_nowhere(
     assert len(files) == 2
     wanted = (b"staleness_most", b"site-a", b"train_loss", b"FedAvg", b"refused")
 
-    def told() -> bool:
+    def is_written() -> bool:
         contents = b"".join(path.read_bytes() for path in files)
-        return all(said in contents for said in wanted)
+        return all(part in contents for part in wanted)
 
     # by a process of its own, which may come to it later
-    assert until(told)
+    assert until(is_written)
 
 
 def test_wandb_knows_two_modes_only() -> None:

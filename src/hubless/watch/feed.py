@@ -155,14 +155,14 @@ class FilesFeed:
         """The files there are now."""
         if not self.path.is_dir():
             return [self.path]
-        found = sorted(
+        paths = sorted(
             path
             for path in self.path.glob("*.jsonl")
             if path.is_file() and not (self._of_members and path.is_symlink())
         )
-        if len(found) > _FILES:
-            logger.warning("only %d of the %d files in %s are read", _FILES, len(found), self.path)
-        return found[:_FILES]
+        if len(paths) > _FILES:
+            logger.warning("only %d of the %d files in %s are read", _FILES, len(paths), self.path)
+        return paths[:_FILES]
 
     def poll(self) -> Iterator[Record]:
         """What was appended since the last call; files are merged by their records' times."""

@@ -57,7 +57,7 @@ class FederationFeed:
         opened = open_store(source, endpoint, options, make=False)
         self.store = Reliable(_Small(opened), _PATIENCE)
         self._agreement: Agreement | None = None
-        self._seen: set[str] = set()
+        self._last_keys: set[str] = set()
         self._rounds: _Rounds | None = None
         if not self._agreed() and not self.store.list(keys.MEMBERS):
             raise Awaited(
@@ -82,7 +82,7 @@ class FederationFeed:
                     self._rounds = self._rounds or _Rounds(self.store, agreement)
                     records += self._rounds.news(listed)
             records += self._left(joined, records)
-        self._seen = {entry.key for entry in (*joined, *listed)}
+        self._last_keys = {entry.key for entry in (*joined, *listed)}
         # in one second of the store's clock, things stand in the order in which they must happen
         return sorted(records, key=time_of)
 
@@ -98,7 +98,7 @@ class FederationFeed:
         for entry in entries[:_MEMBERS]:
             client = entry.key.removeprefix(keys.MEMBERS).partition("=")[0]
             life = keys.lives([entry], client).get(entry.key)
-            if life is None or entry.key in self._seen:
+            if life is None or entry.key in self._last_keys:
                 continue
             if entry.key != keys.life_key(client, life):
                 continue
@@ -120,24 +120,24 @@ class FederationFeed:
             last[record["client"]] = max(last.get(record["client"], 0.0), record["time"])
         sizes = {r["client"]: r["bytes"] for r in records if r["event"] == "pushed"}
         there = {(r["client"], r["sequence"]) for r in records if r["event"] == "pushed"}
-        found: list[Record] = []
+        news: list[Record] = []
         for client, life in keys.parse_listing(entries).left.items():
             key = keys.life_key(client, life, left=True)
-            if key not in self._seen:
+            if key not in self._last_keys:
                 when = max(times[key], last.get(client, 0.0))
-                if len(found) < _PASTS:
+                if len(news) < _PASTS:
                     past = self._past(key, client, sizes.get(client, 0), when)
-                    found += [r for r in past if (client, r["sequence"]) not in there]
-                found.append({"event": "left", "client": client, "time": when})
-        return found
+                    news += [r for r in past if (client, r["sequence"]) not in there]
+                news.append({"event": "left", "client": client, "time": when})
+        return news
 
     def _past(self, key: str, client: str, size: int, until: float) -> Iterator[Record]:
         """What a member that left says of its own updates, most of which no longer lie there."""
         try:
-            said = Past.parse(self.store.get(key, _PAST_BYTES))
+            past = Past.parse(self.store.get(key, _PAST_BYTES))
         except StoreError:
             return
-        for update in said:
+        for update in past:
             folder = keys.UPDATES if update.round is None else keys.round_folder(update.round)
             yield {
                 "event": "pushed",
@@ -151,7 +151,7 @@ class FederationFeed:
             }
 
     def _pushed(self, agreement: Agreement, listed: Sequence[Posted]) -> Iterator[Record]:
-        new = [posted for posted in listed if posted.key not in self._seen]
+        new = [posted for posted in listed if posted.key not in self._last_keys]
 
         def reading(posted: Posted) -> Callable[[], tuple[Mapping[str, float], str]]:
             return lambda: _header(self.store, agreement, posted)
@@ -159,9 +159,9 @@ class FederationFeed:
         read = _worth_reading(new)
         few = min(_PARALLEL, self.store.parallel)
         headers = self.store.ahead((reading(p) for p in read), 2 * few)
-        found = dict(zip((p.key for p in read), headers, strict=True))
+        by_key = dict(zip((p.key for p in read), headers, strict=True))
         for posted in sorted(new, key=lambda p: (p.modified, p.rank)):
-            metrics, trouble = found.get(posted.key, ({}, ""))
+            metrics, trouble = by_key.get(posted.key, ({}, ""))
             record: Record = {
                 "event": "pushed",
                 "client": posted.client,
@@ -207,7 +207,7 @@ class _Rounds:
         self._waiting: set[str] = set()
         self._planned: dict[int, int] = {}
         self._closed: set[int] = set()
-        self._known: set[str] = set()
+        self._included: set[str] = set()
 
     def news(self, listed: Sequence[Entry]) -> Iterator[Record]:
         """What this listing tells that the ones before did not."""
@@ -255,7 +255,7 @@ class _Rounds:
                     "time": posted.modified,
                     "round": at,
                     "present": len(present),
-                    "missing": sorted(self._known - set(present)),
+                    "missing": sorted(self._included - set(present)),
                     "seconds": max(0.0, time.time() - posted.modified),
                 }
 
@@ -268,7 +268,7 @@ class _Rounds:
         left_out = self._left_out(at, plan)
         if self._planned.get(at) != plan.attempt:
             if plan.pick is not None and at not in self._planned:
-                yield _said("picked", when, round=at, cohort=list(plan.pick.members))
+                yield _record("picked", when, round=at, cohort=list(plan.pick.members))
             for posted in left_out:
                 reason = f"round {at} was closed again without it: its params cannot be used"
                 yield _refused(posted, reason, when)
@@ -279,13 +279,13 @@ class _Rounds:
         if at in self._closed or not (complete or any(later > at for later in listing.rounds)):
             return
         self._closed.add(at)
-        self._known = set(included) if self._agreement.selecting is None else set()
+        self._included = set(included) if self._agreement.selecting is None else set()
         made = [modified[m.key] for makers in slices.values() for m in makers]
         ended = max([when, *made])
         began = min((p.modified for p in round_.updates.values()), default=ended)
         sequences = {posted.client: posted.sequence for posted in plan.updates}
         took = {"seconds": ended - began, "sequences": sequences}
-        yield _said("closed", ended, round=at, included=included, **took)
+        yield _record("closed", ended, round=at, included=included, **took)
         bad = {posted.client for posted in left_out}
         for client in sorted(_expected(plan, round_) - set(included) - bad):
             yield {"event": "late", "client": client, "time": ended, "round": at}
@@ -326,10 +326,10 @@ def _header(store: Reliable, agreement: Agreement, posted: Posted) -> tuple[dict
 def _metrics(text: str | None) -> dict[str, float]:
     """The numbers among what a peer wrote as its metrics."""
     try:
-        found = numbers(json.loads(text or "{}"))
+        values = numbers(json.loads(text or "{}"))
     except (ValueError, RecursionError):
         return {}
-    return {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _refused(posted: Posted, reason: str, when: float) -> Record:
@@ -347,6 +347,6 @@ def _offline(reason: str, when: float) -> Record:
     return {"event": "offline", "client": "", "time": when, "reason": reason}
 
 
-def _said(kind: str, when: float, **fields: object) -> Record:
-    """What any of its members would say for all."""
+def _record(kind: str, when: float, **fields: object) -> Record:
+    """An event that any member would tell of for all."""
     return {"event": kind, "client": "", "time": when, **fields}

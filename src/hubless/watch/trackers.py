@@ -70,8 +70,8 @@ def point(event: Event) -> Point:
             return Point(settings={"url": event.url, "mode": event.mode})
         case Pushed():
             sent = {"examples": event.examples, "bytes_up": event.bytes}
-            told = {"valuation": event.valuation, "epsilon": event.epsilon}
-            return Point(event.sequence, _finite({**event.metrics, **sent, **told}))
+            rest = {"valuation": event.valuation, "epsilon": event.epsilon}
+            return Point(event.sequence, _finite({**event.metrics, **sent, **rest}))
         case Pulled():
             got = {"peers": len(event.peers), "bytes_down": event.bytes, "seconds": event.seconds}
             stale = _spread("staleness", list((event.staleness or {}).values()))
@@ -111,8 +111,8 @@ def _spread(name: str, values: Sequence[int]) -> dict[str, float | None]:
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
-    known = ((name, float(value)) for name, value in values.items() if value is not None)
-    return {name: value for name, value in known if math.isfinite(value)}
+    pairs = ((name, float(value)) for name, value in values.items() if value is not None)
+    return {name: value for name, value in pairs if math.isfinite(value)}
 
 
 class Run(Protocol):
@@ -146,21 +146,21 @@ class Tracker:
         with self._lock:
             self._hear(event, point(event))
 
-    def _hear(self, event: Event, said: Point) -> None:
+    def _hear(self, event: Event, point: Point) -> None:
         name = event.client
         if isinstance(event, Started | Joined) and name in self._runs:
             # whoever ran under this name ended without a word
             self._runs.pop(name).close(False)
         if name not in self._runs:
-            known = name in self._steps
-            again = known and not (isinstance(event, Started) and event.round == 0)
+            begins = isinstance(event, Started) and event.round == 0
+            again = name in self._steps and not begins
             if not again:
                 self._steps[name], self._counts[name] = 0, Counter()
-            self._runs[name] = self._opening(name, said.settings or {}, again)
-        if said.step is not None:
-            self._steps[name] = said.step
-        self._counts[name].update(said.counts)
-        numbers = {**said.numbers, **{kind: self._counts[name][kind] for kind in said.counts}}
+            self._runs[name] = self._opening(name, point.settings or {}, again)
+        if point.step is not None:
+            self._steps[name] = point.step
+        self._counts[name].update(point.counts)
+        numbers = {**point.numbers, **{kind: self._counts[name][kind] for kind in point.counts}}
         if numbers:
             self._runs[name].write(self._steps[name], event.time, numbers)
         if isinstance(event, Ended | Left):
@@ -184,8 +184,8 @@ def to_mlflow(experiment: str = "hubless", uri: str | None = None) -> Listener:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     mlflow = _needed("mlflow", "mlflow")
     client = mlflow.MlflowClient(tracking_uri=uri)
-    found = client.get_experiment_by_name(experiment)
-    number = found.experiment_id if found else client.create_experiment(experiment)
+    entry = client.get_experiment_by_name(experiment)
+    number = entry.experiment_id if entry else client.create_experiment(experiment)
     runs: dict[str, str] = {}
 
     def opening(name: str, settings: Mapping[str, Any], again: bool) -> Run:
@@ -276,10 +276,10 @@ class _MLflow:
         self._client, self._run = client, run
         from mlflow.entities import Param
 
-        known = client.get_run(run).data.params
+        old = client.get_run(run).data.params
         # MLflow keeps the first of two values, and does not take long ones
         new = {_allowed(key): value[:500] for key, value in flattened(settings).items()}
-        params = [Param(key, value) for key, value in new.items() if key not in known]
+        params = [Param(key, value) for key, value in new.items() if key not in old]
         for start in range(0, len(params), 100):
             client.log_batch(run, params=params[start : start + 100])
 
@@ -311,13 +311,13 @@ def flattened(settings: Mapping[str, Any], under: str = "") -> dict[str, str]:
     >>> flattened({"seed": 3, "engine": {"lanes": 4}, "value": None})
     {'seed': '3', 'engine.lanes': '4', 'value': 'None'}
     """
-    found = {}
+    texts = {}
     for name, value in settings.items():
         if isinstance(value, Mapping):
-            found.update(flattened(value, f"{under}{name}."))
+            texts.update(flattened(value, f"{under}{name}."))
         else:
-            found[f"{under}{name}"] = str(value)
-    return found
+            texts[f"{under}{name}"] = str(value)
+    return texts
 
 
 def _allowed(name: str) -> str:

@@ -66,8 +66,8 @@ def time_of(record: Mapping[str, Any]) -> float:
     >>> time_of({"time": 1e9}), time_of({"time": 1e50}), time_of({})
     (1000000000.0, 0.0, 0.0)
     """
-    said = finite(record.get("time")) or 0.0
-    return said if 0 <= said < _LATEST else 0.0
+    seconds = finite(record.get("time")) or 0.0
+    return seconds if 0 <= seconds < _LATEST else 0.0
 
 
 def text(value: object, most: int = 100) -> str:

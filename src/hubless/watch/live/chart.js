@@ -47,9 +47,9 @@ export function prepare(canvas, width, height) {
 
 function steps(low, high, most, scales) {
   const rough = (high - low) / most || 1;
-  const found = scales.find((scale) => scale >= rough);
+  const scale = scales.find((scale) => scale >= rough);
   const power = 10 ** Math.floor(Math.log10(rough));
-  const step = found || [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
+  const step = scale || [1, 2, 5, 10].map((n) => n * power).find((n) => n >= rough);
   const ticks = [];
   // adding 0 makes 0 of -0
   for (let n = Math.ceil(low / step - 1e-9); n * step <= high + step * 1e-9; n += 1) ticks.push(n * step + 0);
@@ -88,9 +88,9 @@ export class Chart {
     this.canvas = this.element.appendChild(document.createElement("canvas"));
     this.canvas.tabIndex = 0;
     this.canvas.setAttribute("role", "img");
-    this.said = this.element.appendChild(document.createElement("figcaption"));
-    this.said.className = "said";
-    this.said.setAttribute("aria-live", "polite");
+    this.caption = this.element.appendChild(document.createElement("figcaption"));
+    this.caption.className = "caption";
+    this.caption.setAttribute("aria-live", "polite");
     this.canvas.addEventListener("pointermove", (event) => this.point(event.offsetX));
     this.canvas.addEventListener("pointerdown", (event) => this.point(event.offsetX));
     this.canvas.addEventListener("pointerleave", () => this.leave());
@@ -199,26 +199,26 @@ export class Chart {
 
   read(pen, x, y, at) {
     if (this.hover === null) {
-      this.said.textContent = "";
+      this.caption.textContent = "";
       return;
     }
-    const found = this.lines.map((line) => [line, line.points[nearest(line.points, at, this.hover)]]);
-    const closest = found.reduce((a, b) => (Math.abs(a[1][at] - this.hover) <= Math.abs(b[1][at] - this.hover) ? a : b))[1];
+    const points = this.lines.map((line) => [line, line.points[nearest(line.points, at, this.hover)]]);
+    const closest = points.reduce((a, b) => (Math.abs(a[1][at] - this.hover) <= Math.abs(b[1][at] - this.hover) ? a : b))[1];
     pen.strokeStyle = colour("quiet");
     pen.lineWidth = 1;
     pen.beginPath();
     pen.moveTo(Math.round(x(closest[at])) + 0.5, this.frame.top);
     pen.lineTo(Math.round(x(closest[at])) + 0.5, this.frame.bottom);
     pen.stroke();
-    for (const [line, point] of found) {
+    for (const [line, point] of points) {
       pen.fillStyle = colour(look(line.place).colour);
       pen.beginPath();
       pen.arc(x(point[at]), y(point[VALUE]), 3.5, 0, 7);
       pen.fill();
     }
-    const shown = found.slice(0, 8).map(([line, point]) => `${line.name ? `${line.name} ` : ""}${figure(point[VALUE])}`);
-    const more = found.length > 8 ? `, and ${found.length - 8} more` : "";
-    this.said.textContent = `${FULL[this.axis](closest[at], this.word)}: ${shown.join(", ")}${more}`;
+    const shown = points.slice(0, 8).map(([line, point]) => `${line.name ? `${line.name} ` : ""}${figure(point[VALUE])}`);
+    const more = points.length > 8 ? `, and ${points.length - 8} more` : "";
+    this.caption.textContent = `${FULL[this.axis](closest[at], this.word)}: ${shown.join(", ")}${more}`;
   }
 }
 

@@ -15,16 +15,16 @@ let chosen = null;
 let axis = "round";
 
 const now = () => Date.now() / 1000 + ahead;
-const strip = new Strip(at("strip"), at("strip-said"), now);
+const strip = new Strip(at("strip"), at("strip-caption"), now);
 
 function connect() {
   const source = new EventSource("events");
   const receive = (event, whole) => {
-    const said = JSON.parse(event.data);
-    ahead = said.now - Date.now() / 1000;
+    const message = JSON.parse(event.data);
+    ahead = message.now - Date.now() / 1000;
     if (whole) runs.clear();
-    for (const path of said.gone) drop(path);
-    for (const [path, value] of Object.entries(said.set)) put(path, value);
+    for (const path of message.gone) drop(path);
+    for (const [path, value] of Object.entries(message.set)) put(path, value);
     connected = heard = true;
     draw();
   };
@@ -76,8 +76,8 @@ function choose() {
   const all = complete();
   if (all.some(([number]) => number === chosen)) return;
   const live = all.filter(([, run]) => run.summary.status === "live");
-  const found = live.pop() || all.pop();
-  chosen = found ? found[0] : null;
+  const latest = live.pop() || all.pop();
+  chosen = latest ? latest[0] : null;
 }
 
 function draw() {
@@ -101,14 +101,14 @@ function standing(run) {
 
 function drawStatus() {
   const status = at("status"), run = current()?.summary;
-  let kind = "connecting", said = "connecting";
-  if (heard && !connected) [kind, said] = ["disconnected", "disconnected, trying again"];
+  let kind = "connecting", label = "connecting";
+  if (heard && !connected) [kind, label] = ["disconnected", "disconnected, trying again"];
   else if (run) {
     kind = ["failed", "interrupted"].includes(run.reason) ? "failed" : run.status;
-    said = standing(run);
-  } else if (connected) said = top.awaited ? `waiting: ${top.awaited}` : "nothing yet";
+    label = standing(run);
+  } else if (connected) label = top.awaited ? `waiting: ${top.awaited}` : "nothing yet";
   status.dataset.status = kind;
-  if (status.textContent !== said) status.textContent = said;
+  if (status.textContent !== label) status.textContent = label;
   drawFigures(run);
 }
 
@@ -206,8 +206,8 @@ function drawCharts() {
     }
     // what matters most is drawn last
     lines.sort((a, b) => a.chosen - b.chosen);
-    const known = Object.entries(current()?.summary?.metrics || {}).find(([name]) => name === metric);
-    charts.get(metric).show(lines, axis, known?.[1], word());
+    const entry = Object.entries(current()?.summary?.metrics || {}).find(([name]) => name === metric);
+    charts.get(metric).show(lines, axis, entry?.[1], word());
   }
   at("axis-round").textContent = `${word()}s`;
   at("no-charts").hidden = metrics.size > 0;
@@ -247,8 +247,8 @@ function drawClients() {
   const data = run?.strip;
   at("strip-part").hidden = !data?.rows?.length;
   if (!data?.rows?.length) return;
-  const seen = new Set(data.rows.flatMap((row) => [...row.cells].map((c) => c.charCodeAt(0) - 48)));
-  const used = MARKS.filter(([, bit]) => [...seen].some((mask) => mask & bit));
+  const masks = new Set(data.rows.flatMap((row) => [...row.cells].map((c) => c.charCodeAt(0) - 48)));
+  const used = MARKS.filter(([, bit]) => [...masks].some((mask) => mask & bit));
   at("marks").replaceChildren(...used.map(([name]) => {
     const item = make("li");
     item.append(sample(name), make("span", name));

@@ -114,9 +114,11 @@ class Publisher:
         return sections
 
     def _publish(self, sections: dict[str, Any]) -> None:
-        known = {path: value for path, (_, value) in self._sections.items()}
-        news = {p: value for p, value in sections.items() if p not in known or known[p] != value}
-        gone = [path for path in known if _is_gone(path, sections)]
+        published = {path: value for path, (_, value) in self._sections.items()}
+        news = {
+            p: value for p, value in sections.items() if p not in published or published[p] != value
+        }
+        gone = [path for path in published if _is_gone(path, sections)]
         if not news and not gone:
             return
         self.version += 1

@@ -54,9 +54,9 @@ export function sample(name) {
 }
 
 export class Strip {
-  constructor(canvas, said, now) {
+  constructor(canvas, caption, now) {
     this.canvas = canvas;
-    this.said = said;
+    this.caption = caption;
     this.now = now;
     this.data = null;
     this.cursor = null;
@@ -137,8 +137,8 @@ export class Strip {
       const x = gutter + column * step, wide = Math.max(1, step - gap);
       pen.fillStyle = colour("cell");
       pen.fillRect(x, top + 1, wide, ROW - 3);
-      const found = MARKS.find(([, bit]) => mask & bit);
-      if (found) mark(pen, found[0], x, top + 1, wide, ROW - 3, 0.3 + 0.7 * level / 9);
+      const first = MARKS.find(([, bit]) => mask & bit);
+      if (first) mark(pen, first[0], x, top + 1, wide, ROW - 3, 0.3 + 0.7 * level / 9);
     }
   }
 
@@ -173,7 +173,7 @@ export class Strip {
   read(pen) {
     const more = this.data.more ? left(this.data) : "";
     if (!this.cursor || !this.data.rows[this.cursor.row]) {
-      this.said.textContent = more;
+      this.caption.textContent = more;
       return;
     }
     const { gutter, step, together } = this.frame;
@@ -185,7 +185,7 @@ export class Strip {
     const to = from + together * this.data.width - 1;
     const when = to > from && this.data.axis === "round" ? `rounds ${from.toLocaleString("en")} to ${to.toLocaleString("en")}` : this.at(from);
     const did = MARKS.filter(([, bit]) => this.cell(row, column).mask & bit).map(([name]) => name);
-    this.said.textContent = `${row.name}, ${when}: ${did.join(", ") || "nothing"}${about(row.about, this.now())}`;
+    this.caption.textContent = `${row.name}, ${when}: ${did.join(", ") || "nothing"}${about(row.about, this.now())}`;
   }
 }
 

@@ -74,8 +74,8 @@ class _Lines:
     """A line whenever something changed, for logs and pipes."""
 
     def __init__(self) -> None:
-        self._said: dict[int, tuple[int, str, dict[str, int]]] = {}
-        self._told = 0
+        self._printed: dict[int, tuple[int, str, dict[str, int]]] = {}
+        self._noted = 0
         self._unreachable = self._awaited = ""
 
     def __enter__(self) -> _Lines:
@@ -90,11 +90,11 @@ class _Lines:
             # the time that is left goes by itself, and is no news
             now = time.time()
             news = run.changes, run.status(now), run.counts(now)
-            if self._said.get(run.number) != news:
-                self._said[run.number] = news
+            if self._printed.get(run.number) != news:
+                self._printed[run.number] = news
                 print(printable(sentence(run, now)), flush=True)
         for trouble in list(state.troubles)[self._old(state) :]:
-            print(f"  {printable(told(trouble))}", flush=True)
+            print(f"  {printable(trouble_line(trouble))}", flush=True)
         if state.feed_trouble not in ("", self._unreachable):
             print(f"  {printable(state.feed_trouble)}", flush=True)
         self._unreachable = state.feed_trouble
@@ -103,9 +103,9 @@ class _Lines:
         self._awaited = state.awaited
 
     def _old(self, state: Overview) -> int:
-        """How many of the troubles that are kept have been told."""
-        new = state.noted - self._told
-        self._told = state.noted
+        """How many of the troubles that are kept have been printed."""
+        new = state.noted - self._noted
+        self._noted = state.noted
         return max(0, len(state.troubles) - new)
 
 
@@ -156,7 +156,8 @@ def picture(state: Overview, now: float) -> Group:
     if state.troubles:
         parts.append(Text(""))
         for trouble in list(state.troubles)[-_TROUBLES:]:
-            parts.append(Text(f"! {printable(told(trouble))}", style="yellow", overflow="fold"))
+            line = printable(trouble_line(trouble))
+            parts.append(Text(f"! {line}", style="yellow", overflow="fold"))
     if state.feed_trouble:
         parts.append(Text(f"! cannot read: {printable(state.feed_trouble)}", style="bold red"))
     return Group(*parts)
@@ -165,12 +166,12 @@ def picture(state: Overview, now: float) -> Group:
 def _head(run: RunFold, now: float) -> Text:
     from rich.text import Text
 
-    said = run.summary(now)
-    colour = {"live": "green", "silent": "yellow", "ended": "blue"}[said["status"]]
+    summary = run.summary(now)
+    colour = {"live": "green", "silent": "yellow", "ended": "blue"}[summary["status"]]
     if run.reason in ("failed", "interrupted"):
         colour = "bold red"
-    line = Text.assemble((printable(run.name), "bold"), "  ", (_status(said, now), colour))
-    line.append("  " + "  ".join(_figures(said, now)))
+    line = Text.assemble((printable(run.name), "bold"), "  ", (_status(summary, now), colour))
+    line.append("  " + "  ".join(_figures(summary, now)))
     return line
 
 
@@ -210,37 +211,37 @@ def _clients(run: RunFold, now: float) -> Text:
 
 def sentence(run: RunFold, now: float) -> str:
     """One line on how a run goes."""
-    said = run.summary(now)
+    summary = run.summary(now)
     metrics = [f"{name} {value:.4g}" for name, value in list(run.metrics.items())[:_METRICS]]
-    counts = [f"{count:,} {state}" for state, count in said["counts"].items()]
-    parts = [_status(said, now), *_figures(said, now), *metrics, " ".join(counts)]
+    counts = [f"{count:,} {state}" for state, count in summary["counts"].items()]
+    parts = [_status(summary, now), *_figures(summary, now), *metrics, " ".join(counts)]
     return f"{run.name}: {', '.join(part for part in parts if part)}"
 
 
-def _status(said: dict[str, Any], now: float) -> str:
-    if said["status"] == "ended":
-        return str(said["reason"] or "ended")
-    if said["status"] == "silent":
-        return f"silent for {span(now - said['updated'])}"
+def _status(summary: dict[str, Any], now: float) -> str:
+    if summary["status"] == "ended":
+        return str(summary["reason"] or "ended")
+    if summary["status"] == "silent":
+        return f"silent for {span(now - summary['updated'])}"
     return "live"
 
 
-def _figures(said: dict[str, Any], now: float) -> list[str]:
+def _figures(summary: dict[str, Any], now: float) -> list[str]:
     """Rounds, bytes and the time that is left, as far as they are known."""
     figures = []
-    if said.get("in_rounds", True):
-        total = f" of {said['rounds']:,}" if said["rounds"] else ""
-        figures.append(f"round {said['round']:,}{total}")
+    if summary.get("in_rounds", True):
+        total = f" of {summary['rounds']:,}" if summary["rounds"] else ""
+        figures.append(f"round {summary['round']:,}{total}")
     else:
-        figures.append(f"{said['updates']:,} updates")
-    moved = said["bytes_down"] + said["bytes_up"]
+        figures.append(f"{summary['updates']:,} updates")
+    moved = summary["bytes_down"] + summary["bytes_up"]
     figures += [size(moved)] if moved else []
-    if said["left"] is not None and said["status"] == "live":
-        figures.append(f"{span(max(0.0, said['left'] - (now - said['updated'])))} left")
+    if summary["left"] is not None and summary["status"] == "live":
+        figures.append(f"{span(max(0.0, summary['left'] - (now - summary['updated'])))} left")
     return figures
 
 
-def told(trouble: Trouble) -> str:
+def trouble_line(trouble: Trouble) -> str:
     """A trouble in one line."""
     who = f"{trouble.client} " if trouble.client else ""
     again = f" ({trouble.times} times)" if trouble.times > 1 else ""

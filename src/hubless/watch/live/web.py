@@ -254,9 +254,9 @@ class _Guard:
 
         async def headed(message: Message) -> None:
             if message["type"] == "http.response.start":
-                said = {name for name, _ in message["headers"]}
+                names = {name for name, _ in message["headers"]}
                 more = ((k.encode(), v.encode()) for k, v in _HEADERS.items())
-                message["headers"] += [(k, v) for k, v in more if k not in said]
+                message["headers"] += [(k, v) for k, v in more if k not in names]
             await send(message)
 
         answer = self._answer(scope)
@@ -277,11 +277,11 @@ class _Guard:
         asked = parse_qs(scope["query_string"].decode("latin-1")).get("token", [""])[0]
         if self._is_right(asked) and request.url.path == "/":
             # kept out of the address, and so out of what is copied and logged
-            found: Response = RedirectResponse("/", 303)
+            redirect: Response = RedirectResponse("/", 303)
             # a header holds no more letters than Latin-1 has
             kept = quote(self.token, safe="")
-            found.set_cookie(cookie, kept, httponly=True, samesite="strict", path="/")
-            return found
+            redirect.set_cookie(cookie, kept, httponly=True, samesite="strict", path="/")
+            return redirect
         kept = unquote(request.cookies.get(cookie, ""))
         if any(map(self._is_right, (asked, bearer, kept))):
             return None
