@@ -33,7 +33,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 """
 
 
-def _seen(scene: Scene, source: str = "") -> Overview:
+def _overview(scene: Scene, source: str = "") -> Overview:
     overview = Overview()
     feed = open_feed(source or scene.url, **scene.options)
     scene.call("a look", lambda: look(overview, [feed]), deadline=20.0)
@@ -78,8 +78,8 @@ def events_that_blow_up(scene: Scene) -> None:
     path = scene.home / "small.jsonl"
     lines = []
     for run in range(64):
-        said = {"event": "trained", "client": f"r{run}", "round": 1, "time": 1e9}
-        lines.append(json.dumps({**said, "cohort": [49_999_999, 10**11 + run, 2**62]}))
+        record = {"event": "trained", "client": f"r{run}", "round": 1, "time": 1e9}
+        lines.append(json.dumps({**record, "cohort": [49_999_999, 10**11 + run, 2**62]}))
     path.write_text("\n".join(lines) + "\n")
     _check_memory(scene, path)
 
@@ -94,7 +94,7 @@ def events_without_end(scene: Scene) -> None:
         file.write(b'{"event": "left", "client": "b"}\n')
         file.truncate(200 << 20)
     _check_memory(scene, path)
-    overview = _seen(scene, str(path))
+    overview = _overview(scene, str(path))
     if "b" not in overview.federations[0].members:
         scene.fooled("what stands between is not seen any more")
 
@@ -105,7 +105,7 @@ def a_peer_tells_of_others(scene: Scene) -> None:
     for value in (1.0, 2.0):
         for member in (a, b):
             member.step(params(value), examples=10, metrics={"loss": value})
-    honest = _seen(scene).to_json()["runs"][0]
+    honest = _overview(scene).to_json()["runs"][0]
     lies = [
         {"event": "left", "client": "b"},
         {"event": "pushed", "client": "b", "sequence": 40, "bytes": 10**12, "metrics": {"loss": 9}},
@@ -116,12 +116,12 @@ def a_peer_tells_of_others(scene: Scene) -> None:
         {"event": "picked", "client": "evil", "round": 0, "cohort": ["b"]},
         {"event": "left", "client": "b", "believed_about": "b"},
     ]
-    told = [json.dumps({**lie, "time": time.time() + 60}) for lie in lies]
-    (scene.folder / "evil.jsonl").write_text("\n".join(told))
+    lines = [json.dumps({**lie, "time": time.time() + 60}) for lie in lies]
+    (scene.folder / "evil.jsonl").write_text("\n".join(lines))
     os.symlink("/dev/zero", scene.folder / "zero.jsonl")
     os.symlink(scene.folder / "evil.jsonl", scene.folder / "b.jsonl")
     os.mkfifo(scene.folder / "pipe.jsonl")
-    overview = _seen(scene)
+    overview = _overview(scene)
     (run,) = overview.to_json()["runs"]
     members = overview.federations[0].members
     if members["b"].status != "training" or members["b"].troubles or members["b"].updates != 2:
@@ -137,7 +137,7 @@ def a_sparse_plan(scene: Scene) -> None:
         a.step(params(value), examples=10, metrics={"loss": value})
     scene.put(keys.plan_key(2, 0), bytes(65 << 20))
     scene.put(keys.plan_key(3, 0), b"[" * (2 << 20))
-    overview = _seen(scene)
+    overview = _overview(scene)
     (meeting,) = overview.federations
     if meeting.round != 2 or meeting.updates != 2:
         scene.fooled(f"the view says {meeting.round} rounds and {meeting.updates} updates, not 2")
@@ -152,7 +152,7 @@ def junk_of_strangers(scene: Scene) -> None:
     digest = keys.parse_updates(scene.store().list(keys.UPDATES))[0].signature
     for number in range(300 if scene.options else 6000):
         scene.put(f"updates/stranger{number}=00000000-00011234abcd-1-0-{digest}.safetensors")
-    overview = _seen(scene)
+    overview = _overview(scene)
     if "a" not in overview.federations[0].members:
         scene.fooled("the member that is there is not seen any more")
 

@@ -30,7 +30,7 @@ def train(path: Path, number: int, name: str = "simulation", **fields: Any) -> N
     clients = fields.pop("clients", 20)
     cohort = random.Random(number).sample(range(clients), min(clients, fields.pop("size", 5)))
     loss = 2 * math.exp(-number / 10)
-    said = {
+    record = {
         "client": name,
         "round": number,
         "cohort": cohort,
@@ -42,7 +42,7 @@ def train(path: Path, number: int, name: str = "simulation", **fields: Any) -> N
         "seconds": 0.5,
         "virtual": float(number),
     }
-    say(path, "trained", **{**said, **fields})
+    say(path, "trained", **{**record, **fields})
 
 
 def end(path: Path, number: int, name: str = "simulation", reason: str = "complete") -> None:
@@ -75,10 +75,10 @@ def asynchronous(url: Any, steps: int = 3, sites: int = 2, **settings: Any) -> N
 
 def synchronous(folder: Path, rounds: int = 3, **settings: Any) -> list[events.Event]:
     """Three members, at the same time; what they said."""
-    said: list[events.Event] = []
+    member_events: list[events.Event] = []
 
     def member(index: int) -> None:
-        settled = {"members": 3, "deadline": 60.0, "on_event": said.append, **settings}
+        settled = {"members": 3, "deadline": 60.0, "on_event": member_events.append, **settings}
         with hubless.join(folder, f"m{index}", mode="sync", **settled) as joined:
             while joined.version < rounds:
                 joined.step(
@@ -87,7 +87,7 @@ def synchronous(folder: Path, rounds: int = 3, **settings: Any) -> list[events.E
 
     with ThreadPoolExecutor(3) as pool:
         list(pool.map(member, range(3)))
-    return said
+    return member_events
 
 
 def spoil_newest(folder: Path, client: str) -> str:

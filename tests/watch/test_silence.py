@@ -51,16 +51,16 @@ class Site:
 
     def sizes(self, end: Callable[[], None]) -> list[int]:
         end()
-        told, _ = self.process.communicate(timeout=PATIENCE)
-        return [int(line) for line in told.split()]
+        output, _ = self.process.communicate(timeout=PATIENCE)
+        return [int(line) for line in output.split()]
 
 
 def until(name: str, there: Callable[[], Any]) -> Any:
     """What this gives as soon as it gives something."""
     end = time.monotonic() + PATIENCE
     while time.monotonic() < end:
-        if found := there():
-            return found
+        if value := there():
+            return value
         time.sleep(0.1)
     raise AssertionError(f"{name} never came")
 
@@ -106,9 +106,9 @@ def test_a_killed_member_is_silent_within_seconds_and_the_end_is_told_as_it_was(
         # members of a busy machine are slower, and what is too long goes by their own pace
         until("silence", lambda: counts().get("silent") == 1)
         until("the terminal's word", lambda: "1 silent" in out.read_text())
-        said = page()
-        assert said["runs"][0]["status"] == "live"
-        assert [(t["client"], t["kind"]) for t in said["trouble"]] == [("site-b", "silent")]
+        state = page()
+        assert state["runs"][0]["status"] == "live"
+        assert [(t["client"], t["kind"]) for t in state["trouble"]] == [("site-b", "silent")]
         sent_too = alive.sizes(stop.touch)
         until("the end", lambda: page()["runs"][0]["status"] == "ended")
         assert watching.wait(PATIENCE) == 0
