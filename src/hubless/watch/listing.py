@@ -119,7 +119,7 @@ class FederationFeed:
         for record in records:
             last[record["client"]] = max(last.get(record["client"], 0.0), record["time"])
         sizes = {r["client"]: r["bytes"] for r in records if r["event"] == "pushed"}
-        there = {(r["client"], r["sequence"]) for r in records if r["event"] == "pushed"}
+        listed = {(r["client"], r["sequence"]) for r in records if r["event"] == "pushed"}
         news: list[Record] = []
         for client, life in keys.parse_listing(entries).left.items():
             key = keys.life_key(client, life, left=True)
@@ -127,7 +127,7 @@ class FederationFeed:
                 when = max(times[key], last.get(client, 0.0))
                 if len(news) < _PASTS:
                     past = self._past(key, client, sizes.get(client, 0), when)
-                    news += [r for r in past if (client, r["sequence"]) not in there]
+                    news += [r for r in past if (client, r["sequence"]) not in listed]
                 news.append({"event": "left", "client": client, "time": when})
         return news
 
@@ -220,8 +220,8 @@ class _Rounds:
             plan = self._plans.binding(number, listing)
             if plan is not None:
                 yield from self._with_plan(number, plan, listing, modified)
-        is_open = self._newest + 1
-        yield from self._open(is_open, listing.rounds[is_open])
+        open_round = self._newest + 1
+        yield from self._open(open_round, listing.rounds[open_round])
         for trouble in self._troubles:
             reason = f"{trouble.key} binds nobody: {trouble.reason}"
             yield _offline(reason, modified.get(trouble.key, 0.0))
@@ -280,12 +280,12 @@ class _Rounds:
             return
         self._closed.add(at)
         self._included = set(included) if self._agreement.selecting is None else set()
-        made = [modified[m.key] for makers in slices.values() for m in makers]
-        ended = max([when, *made])
+        times = [modified[m.key] for makers in slices.values() for m in makers]
+        ended = max([when, *times])
         began = min((p.modified for p in round_.updates.values()), default=ended)
         sequences = {posted.client: posted.sequence for posted in plan.updates}
-        took = {"seconds": ended - began, "sequences": sequences}
-        yield _record("closed", ended, round=at, included=included, **took)
+        details = {"seconds": ended - began, "sequences": sequences}
+        yield _record("closed", ended, round=at, included=included, **details)
         bad = {posted.client for posted in left_out}
         for client in sorted(_expected(plan, round_) - set(included) - bad):
             yield {"event": "late", "client": client, "time": ended, "round": at}

@@ -100,8 +100,8 @@ def mapping(value: object) -> Mapping[str, Any]:
 
 def numbers(value: object) -> dict[str, float | None]:
     """Metrics by name; None where one is no finite number."""
-    named = list(mapping(value).items())[:MOST_METRICS]
-    return {text(name): finite(number) for name, number in named}
+    pairs = list(mapping(value).items())[:MOST_METRICS]
+    return {text(name): finite(number) for name, number in pairs}
 
 
 def short(value: float) -> float:

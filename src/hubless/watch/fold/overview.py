@@ -144,16 +144,16 @@ class Overview:
         if key not in self._runs:
             sources = {at for at, _ in self._runs}
             # several places may each have a run of that name
-            titled = f"{source}: {name}" if source and sources - {source} else name
+            title = f"{source}: {name}" if source and sources - {source} else name
             taken = {run.name for run in self._runs.values()}
-            titled, again = text(titled, 1000), 1
-            while titled in taken:
+            title, again = text(title, 1000), 1
+            while title in taken:
                 again += 1
-                titled = f"{text(name, 1000)} ({again})"
+                title = f"{text(name, 1000)} ({again})"
             if kind is SimulationFold:
-                self._runs[key] = SimulationFold(titled, self._numbers, self._allowance, name)
+                self._runs[key] = SimulationFold(title, self._numbers, self._allowance, name)
             else:
-                self._runs[key] = FederationFold(titled, self._numbers)
+                self._runs[key] = FederationFold(title, self._numbers)
             self._numbers += 1
             self._make_room(key)
         return self._runs[key]

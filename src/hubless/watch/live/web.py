@@ -220,8 +220,7 @@ async def _stream(publisher: Publisher, stopping: Callable[[], bool]) -> AsyncIt
         yield f"retry: {_RETRY_MILLISECONDS}\n{_event('state', version, message)}"
         quiet = 0.0
         while not stopping():
-            waited = await publisher.wait(version, 0.5)
-            if waited:
+            if await publisher.wait(version, 0.5):
                 version, message = publisher.since(version)
                 yield _event("change", version, message)
                 quiet = 0.0

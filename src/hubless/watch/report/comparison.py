@@ -187,7 +187,7 @@ def _compared(comparison: Comparison, runs: Sequence[Summary]) -> list[str]:
     order = sorted(runs, key=lambda run: sign * run.final[metric])
     first, others = order[0], order[1:]
     extreme = "lowest" if comparison.lower else "highest"
-    shown = [f"{figure(run.final[metric])} of {quoted(run.run)}" for run in others[:3]]
+    figures = [f"{figure(run.final[metric])} of {quoted(run.run)}" for run in others[:3]]
     if figure(first.final[metric]) == figure(others[-1].final[metric]):
         every = "Both" if len(runs) == 2 else f"All {len(runs)}"
         lines = [f"{every} runs end with {metric} {figure(first.final[metric])}."]
@@ -195,7 +195,7 @@ def _compared(comparison: Comparison, runs: Sequence[Summary]) -> list[str]:
         rest = "" if len(others) <= 3 else f", and less good in {len(others) - 3} more"
         lines = [
             f"{quoted(first.run)} ends with the {extreme} {metric}, {figure(first.final[metric])}, "
-            f"against {joined(shown)}{rest}."
+            f"against {joined(figures)}{rest}."
         ]
     reached = sorted(
         (run for run in runs if run.reached is not None), key=lambda run: run.reached or 0

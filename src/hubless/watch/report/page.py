@@ -92,12 +92,12 @@ def write_report(
     title = title or (f"{', '.join(names[:4])}{more}" if more else joined(names))
     # a page without a suffix must not be in its pictures' way
     folder = out.with_suffix("") if out.suffix else out.with_name(f"{out.name}-pictures")
-    written = sheet.whole(title, sections, charts, f"{folder.name}/" if pictures else "")
+    document = sheet.whole(title, sections, charts, f"{folder.name}/" if pictures else "")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if pictures and charts.drawings:
             charts.save(folder)
-        write_whole(out, written)
+        write_whole(out, document)
     except OSError as error:
         raise HublessError(f"cannot write the report to {out}: {error}") from error
     return out
@@ -106,11 +106,11 @@ def write_report(
 def _sections(material: Material, tables: Tables, charts: sheet.Charts, now: float) -> list[str]:
     sections = []
     if material.simulations or material.federations:
-        summed = compare(tables, material.simulations, material.federations, now)
+        comparison = compare(tables, material.simulations, material.federations, now)
         sections = [
-            _summary(summed, material),
-            _metrics(tables, summed, charts),
-            _deciles(tables, summed, charts),
+            _summary(comparison, material),
+            _metrics(tables, comparison, charts),
+            _deciles(tables, comparison, charts),
             _selection(tables, material, charts),
             _members(tables, material, charts),
             _staleness(tables, charts),
@@ -122,25 +122,25 @@ def _sections(material: Material, tables: Tables, charts: sheet.Charts, now: flo
     return [*sections, *(_study(study) for study in material.studies)]
 
 
-def _summary(summed: Comparison, material: Material) -> str:
+def _summary(comparison: Comparison, material: Material) -> str:
     """What was found, in a sentence and a table."""
-    metric = summed.metric
-    others = [name for name in dict.fromkeys(n for run in summed.runs for n in run.final)]
+    metric = comparison.metric
+    others = [name for name in dict.fromkeys(n for run in comparison.runs for n in run.final)]
     others = [name for name in others if name != metric][:3]
     head = ["run", "rounds", "clients"]
     if metric is not None:
-        extreme = "lowest" if summed.lower else "highest"
+        extreme = "lowest" if comparison.lower else "highest"
         head += [f"{metric}, at the end", f"{metric}, {extreme}"]
-        head += [f"rounds to {figure(summed.target)}"] if summed.target is not None else []
+        head += [f"rounds to {figure(comparison.target)}"] if comparison.target is not None else []
     head += [*others, "time", "bytes", "ended"]
     rows = []
-    for run in summed.runs:
+    for run in comparison.runs:
         of = f" of {run.planned:,}" if run.planned and run.planned != run.rounds else ""
         row = [run.run, f"{run.rounds:,}{of}", "" if run.clients is None else f"{run.clients:,}"]
         if metric is not None:
             best = "" if run.best is None else f"{figure(run.best[0])} (round {run.best[1]:,})"
             row += [figure(run.final.get(metric)), best]
-            if summed.target is not None:
+            if comparison.target is not None:
                 row.append("" if run.reached is None else f"{run.reached:,}")
         row += [figure(run.final.get(name)) for name in others]
         row += [_span(run.seconds), size(run.bytes), run.ended]
@@ -153,15 +153,15 @@ def _summary(summed: Comparison, material: Material) -> str:
             "of a member. Updates and bytes are all there ever were, as members said or as numbers "
             "in keys tell. A store shows what was sent, and not what was received."
         )
-    lead = sheet.paragraph(" ".join(sentences(summed, material.simulations)), "lead")
-    shown = sheet.table(head, rows[:_MOST_ROWS], texts=[head.index("ended")])
-    return f"<section>{lead}{shown}{sheet.paragraph(' '.join(notes), 'quiet')}</section>"
+    lead = sheet.paragraph(" ".join(sentences(comparison, material.simulations)), "lead")
+    body = sheet.table(head, rows[:_MOST_ROWS], texts=[head.index("ended")])
+    return f"<section>{lead}{body}{sheet.paragraph(' '.join(notes), 'quiet')}</section>"
 
 
-def _metrics(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
+def _metrics(tables: Tables, comparison: Comparison, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import metric_lines
 
-    order = sorted(tables.metrics, key=lambda name: name != summed.metric)
+    order = sorted(tables.metrics, key=lambda name: name != comparison.metric)
     lines = (metric_lines(tables.rounds, metric) for metric in order)
     drawings = [drawing for drawing in lines if drawing is not None]
     choices = [axis for axis in _AXES if any(axis in drawing.charts for drawing in drawings)]
@@ -174,12 +174,12 @@ def _metrics(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
     return sheet.section("Metrics", control if drawings else "", charts.cards(drawings))
 
 
-def _deciles(tables: Tables, summed: Comparison, charts: sheet.Charts) -> str:
+def _deciles(tables: Tables, comparison: Comparison, charts: sheet.Charts) -> str:
     from hubless.watch.report.charts import decile_curves, decile_ends
 
     frame = tables.deciles
     metrics = frame["metric"].unique(maintain_order=True).to_list()
-    metrics.sort(key=lambda name: name != summed.metric)
+    metrics.sort(key=lambda name: name != comparison.metric)
     runs = frame["run"].unique(maintain_order=True).to_list()
     drawings: list[Drawing | None] = [decile_ends(frame, metric) for metric in metrics]
     drawings += [decile_curves(frame, run, metric) for metric in metrics[:1] for run in runs][
@@ -233,8 +233,8 @@ def _selection(tables: Tables, material: Material, charts: sheet.Charts) -> str:
         selection(tables.picks),
         histogram(counts, "participation", "How often clients trained", "times trained", "clients"),
     ]
-    shown = " ".join(lines[:5])
-    return sheet.section("Who trained", sheet.paragraph(shown), charts.cards(drawings))
+    prose = " ".join(lines[:5])
+    return sheet.section("Who trained", sheet.paragraph(prose), charts.cards(drawings))
 
 
 def _members(tables: Tables, material: Material, charts: sheet.Charts) -> str:
@@ -243,17 +243,17 @@ def _members(tables: Tables, material: Material, charts: sheet.Charts) -> str:
     parts = []
     for federation in material.federations:
         of_it = tables.members.filter(tables.members["run"] == federation.name)
-        shown = {"now": "status", "updates": "updates", "examples": "examples", "sent": "sent"}
+        columns = {"now": "status", "updates": "updates", "examples": "examples", "sent": "sent"}
         # a column of nothing says nothing
-        shown |= {title: name for title, name in _MAYBE.items() if of_it[name].sum()}
+        columns |= {title: name for title, name in _MAYBE.items() if of_it[name].sum()}
         rows = [
-            [row["client"], *(_counted(name, row[name]) for name in shown.values())]
+            [row["client"], *(_counted(name, row[name]) for name in columns.values())]
             for row in of_it.iter_rows(named=True)
         ]
         name = f"Members of {federation.name}"
-        table = sheet.table(["member", *shown], rows[:_MOST_ROWS], texts=[1])
+        body = sheet.table(["member", *columns], rows[:_MOST_ROWS], texts=[1])
         drawn = charts.cards([member_updates(tables.members, federation.name)])
-        parts.append(sheet.section(name, table, drawn))
+        parts.append(sheet.section(name, body, drawn))
     return "".join(parts)
 
 
@@ -307,10 +307,10 @@ def _troubles(tables: Tables) -> str:
         for row in tables.troubles.sort("times", descending=True).iter_rows(named=True)
     ]
     more = f"{len(rows) - _MOST_ROWS:,} more are not shown." if len(rows) > _MOST_ROWS else ""
-    shown = sheet.table(
+    body = sheet.table(
         ["run", "kind", "client", "what", "times"], rows[:_MOST_ROWS], texts=(1, 2, 3)
     )
-    return sheet.section("Troubles", shown, sheet.paragraph(more, "quiet"))
+    return sheet.section("Troubles", body, sheet.paragraph(more, "quiet"))
 
 
 def _settings(material: Material) -> str:
@@ -327,9 +327,9 @@ def _settings(material: Material) -> str:
         parts.append(sheet.paragraph("What differs:" if rows else "The settings are the same."))
         parts.append(sheet.table(["setting", *names], rows, texts=columns))
     same = [[name, value] for name, value in settings[names[0]].items() if name not in differing]
-    shown = sheet.table(["setting", "value"], same, texts=[1])
+    body = sheet.table(["setting", "value"], same, texts=[1])
     alike = "What is the same in all runs"
-    parts.append(shown if len(settings) == 1 else sheet.folded(alike, shown))
+    parts.append(body if len(settings) == 1 else sheet.folded(alike, body))
     commands: dict[str, list[str]] = {}
     for run in material.simulations:
         if command := text(run.settings.get("command"), 2000):
@@ -349,7 +349,7 @@ def _study(study: Studied) -> str:
         if any(isinstance(row.get(name), str) for row in study.rows)
     ]
     rows = [[_cell(row.get(name)) for name in columns] for row in study.rows[: 5 * _MOST_ROWS]]
-    shown = sheet.table([text(name, 60) for name in columns], rows, texts=texts)
+    body = sheet.table([text(name, 60) for name in columns], rows, texts=texts)
     figures = "".join(sheet.image(path, path.stem.replace("-", " ")) for path in study.figures)
     length = f"{counted(len(study.rows), 'row')} of results."
     more = f"The study's own page is {study.page.name}, in its folder." if study.page else ""
@@ -358,7 +358,7 @@ def _study(study: Studied) -> str:
         f"Study: {study.name}",
         sheet.paragraph(f"{length} {more}".strip()),
         cards,
-        sheet.folded("The results", shown),
+        sheet.folded("The results", body),
     )
 
 

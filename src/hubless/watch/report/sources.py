@@ -54,10 +54,10 @@ def read_sources(
     """Read files of events, folders of them, studies and federations; names are made unique."""
     material = Material()
     for source in sources:
-        named = str(source)
-        scheme, separator, _ = named.partition("://")
+        address = str(source)
+        scheme, separator, _ = address.partition("://")
         if not separator or scheme == "file":
-            path = Path(unquote(urlsplit(named).path) if separator else named).expanduser()
+            path = Path(unquote(urlsplit(address).path) if separator else address).expanduser()
             if path.is_file():
                 _take(FilesFeed(path).poll(), _name_of(path), material)
                 continue
@@ -68,7 +68,7 @@ def read_sources(
                     _of_folder(path, paths, material)
                     continue
         feed = open_feed(source, endpoint=endpoint, options=options)
-        _take(feed.poll(), _last_part(named), material)
+        _take(feed.poll(), _last_part(address), material)
     _make_unique([*material.simulations, *material.federations])
     if not (material.simulations or material.federations or material.studies):
         names = ", ".join(str(source) for source in sources) or "nothing"
@@ -98,8 +98,8 @@ def _take(records: Iterable[Record], name: str, material: Material) -> None:
         overview.apply(record)
     for run in overview.simulations:
         # an unnamed run is better known by its file
-        named = run.client == "simulation"
-        run.name = name if named else run.client
+        is_unnamed = run.client == "simulation"
+        run.name = name if is_unnamed else run.client
     for meeting in overview.federations:
         meeting.name = name
     material.simulations += overview.simulations

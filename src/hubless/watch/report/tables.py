@@ -81,14 +81,14 @@ def tables_of(
         metrics=list(names.values()),
         participation=_frame(
             [
-                *(row for one in participants for row in one.rows()),
+                *(row for of_run in participants for row in of_run.rows()),
                 *(row for meeting in federations for row in _participation(meeting)),
             ],
             ["run", "client", "times", "examples"],
             _TEXTS,
         ),
         picks=_frame(
-            [row for one in participants for row in one.picks()],
+            [row for of_run in participants for row in of_run.picks()],
             ["run", "decile", "times", "uniform", "ratio"],
         ),
         deciles=_frame(
