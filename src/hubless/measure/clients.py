@@ -34,9 +34,9 @@ def by_client(outcome: Outcome, decile: ArrayLike | None = None) -> polars.DataF
     [(0, 3, 1, 3.0), (2, 8, 2, 1.5)]
     """
     deciles = checked(outcome.sizes, decile)
-    found = outcome.pooled(outcome.owner, len(outcome.sizes))
+    measures = outcome.pooled(outcome.owner, len(outcome.sizes))
     there = (outcome.sizes > 0) & (deciles > 0)
-    columns = {"client": np.arange(len(there)), "decile": deciles, **found}
+    columns = {"client": np.arange(len(there)), "decile": deciles, **measures}
     return framed({name: values[there] for name, values in columns.items()})
 
 

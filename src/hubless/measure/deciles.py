@@ -50,10 +50,10 @@ def by_decile(outcome: Outcome, decile: ArrayLike | None = None) -> polars.DataF
     """
     deciles = checked(outcome.sizes, decile)
     # decile 0 becomes group -1, which counts nowhere
-    found = outcome.pooled(np.repeat(deciles - 1, outcome.sizes), DECILES)
+    measures = outcome.pooled(np.repeat(deciles - 1, outcome.sizes), DECILES)
     clients = np.bincount(deciles[outcome.sizes > 0], minlength=DECILES + 1)[1:]
-    there = found["examples"] > 0
-    columns = {"decile": np.arange(1, DECILES + 1), "clients": clients, **found}
+    there = measures["examples"] > 0
+    columns = {"decile": np.arange(1, DECILES + 1), "clients": clients, **measures}
     return framed({name: values[there] for name, values in columns.items()})
 
 
@@ -68,9 +68,9 @@ def overall(outcome: Outcome) -> polars.DataFrame:
     import polars as pl
 
     checked(outcome.sizes, None)
-    found = outcome.pooled(np.zeros(int(outcome.sizes.sum()), np.int64), 1)
+    measures = outcome.pooled(np.zeros(int(outcome.sizes.sum()), np.int64), 1)
     clients = np.array([np.count_nonzero(outcome.sizes)])
-    row = framed({"clients": clients, **found})
+    row = framed({"clients": clients, **measures})
     return row.select(pl.lit(None, pl.Int64).alias("decile"), pl.all())
 
 

@@ -65,18 +65,18 @@ class Novelty:
         """
         before, after = _texts(earlier, text, "earlier"), _texts(later, text, "later")
         ids = _ids([before, after])
-        said, says = ids[: len(before)], ids[len(before) :]
-        known, own = _clients(earlier, later)
+        old, new = ids[: len(before)], ids[len(before) :]
+        old_clients, clients = _clients(earlier, later)
         sayings = len(ids)
-        seen = np.zeros(sayings, bool)
-        seen[said] = True
+        familiar = np.zeros(sayings, bool)
+        familiar[old] = True
         # one whole number for a client and what it says
-        pairs = np.repeat(own, later.sizes) * sayings + says
-        mine = _among(pairs, np.repeat(known, earlier.sizes) * sayings + said)
-        kinds = np.where(mine, OWN, np.where(seen[says], OTHER, NEW)).astype(np.int8)
+        pairs = np.repeat(clients, later.sizes) * sayings + new
+        mine = _among(pairs, np.repeat(old_clients, earlier.sizes) * sayings + old)
+        kinds = np.where(mine, OWN, np.where(familiar[new], OTHER, NEW)).astype(np.int8)
         distinct = np.zeros(len(pairs), bool)
         # by place and not by name: a client that stands in the population twice counts twice
-        places = np.repeat(np.arange(len(later)), later.sizes) * sayings + says
+        places = np.repeat(np.arange(len(later)), later.sizes) * sayings + new
         distinct[np.unique(places, return_index=True)[1]] = True
         return cls(later.sizes, kinds, distinct)
 
@@ -156,14 +156,14 @@ def by_novelty(
     frames = []
     for group in (np.zeros_like(deciles), np.where(deciles > 0, deciles, -1)):
         cells = np.where(group < 0, -1, group * len(KINDS) + novelty.kinds)
-        found = outcome.pooled(cells, (DECILES + 1) * len(KINDS))
-        there = found["examples"] > 0
+        measures = outcome.pooled(cells, (DECILES + 1) * len(KINDS))
+        there = measures["examples"] > 0
         numbers = np.flatnonzero(there)
         names = {
             "decile": numbers // len(KINDS),
             "novelty": np.array(KINDS)[numbers % len(KINDS)],
         }
-        frames.append(framed({**names, **{name: each[there] for name, each in found.items()}}))
+        frames.append(framed({**names, **{name: each[there] for name, each in measures.items()}}))
     decile_or_null = pl.when(pl.col("decile") > 0).then(pl.col("decile"))
     return pl.concat(frames).with_columns(decile_or_null.alias("decile"))
 
@@ -216,14 +216,14 @@ def _ids(parts: Sequence[polars.Series]) -> Index:
     return texts.select(pl.col("place").min().over("text"))["place"].to_numpy().astype(np.int64)
 
 
-def _among(wanted: Index, known: Index) -> NDArray[np.bool_]:
+def _among(wanted: Index, pool: Index) -> NDArray[np.bool_]:
     """As numpy.isin, in a third of its time: that one looks for distinct numbers first."""
-    if not len(known):
+    if not len(pool):
         return np.zeros(len(wanted), bool)
-    ordered = np.sort(known)
+    ordered = np.sort(pool)
     # without the last of them, so that no place is past the end
-    found: NDArray[np.bool_] = ordered[np.searchsorted(ordered[:-1], wanted)] == wanted
-    return found
+    matches: NDArray[np.bool_] = ordered[np.searchsorted(ordered[:-1], wanted)] == wanted
+    return matches
 
 
 def _clients(earlier: Population, later: Population) -> tuple[Index, Index]:

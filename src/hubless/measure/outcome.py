@@ -118,21 +118,21 @@ class Outcome:
         length = int(self.sizes.sum())
         member, count = groups.groups_of(group, length, count)
         examples = counted(member, count)
-        found: dict[str, NDArray[Any]] = {"examples": examples}
+        measures: dict[str, NDArray[Any]] = {"examples": examples}
         weights = examples.astype(np.float64)
         if self.tokens is not None:
             weights = added(self.tokens, member, count)
-            found["tokens"] = weights.astype(np.int64)
+            measures["tokens"] = weights.astype(np.int64)
         for name, values in self.means.items():
             if self.tokens is not None:
                 values = _times(values, self.tokens)
             sums = added(values, member, count)
-            found[name] = np.divide(sums, weights, out=np.full(count, np.nan), where=weights > 0)
+            measures[name] = np.divide(sums, weights, out=np.full(count, np.nan), where=weights > 0)
         if self.nll is not None:
-            found["perplexity"] = perplexity.pooled(added(self.nll, member, count), weights)
+            measures["perplexity"] = perplexity.pooled(added(self.nll, member, count), weights)
         if self.scores is not None and self.labels is not None:
-            found["auc"] = auc_by(self.scores, self.labels, member, count)
-        return found
+            measures["auc"] = auc_by(self.scores, self.labels, member, count)
+        return measures
 
     def describe(self, place: int) -> str:
         """Whose example this is, in words.

@@ -49,11 +49,11 @@ def relative_change(
     if name in results.columns:
         raise DataError(f"there is a column {name!r} already: give another name=")
     whole = pl.col(decile).is_null() if decile in results.columns else pl.lit(True)
-    found = results.filter(whole, _is(baseline))
-    _refuse_cells(results, found, baseline, keys, decile)
-    _refuse_unfit(found, baseline, keys, value)
+    matches = results.filter(whole, _is(baseline))
+    _refuse_cells(results, matches, baseline, keys, decile)
+    _refuse_unfit(matches, baseline, keys, value)
     base = "its baseline"
-    reference = found.select(*keys, pl.col(value).cast(pl.Float64).alias(base))
+    reference = matches.select(*keys, pl.col(value).cast(pl.Float64).alias(base))
     if keys:
         joined = results.join(
             reference, on=keys, how="left", nulls_equal=True, maintain_order="left"
@@ -99,10 +99,10 @@ def over_sets(
         for name in values
         for kind, summary in (("mean", pl.col(name).mean()), ("std", pl.col(name).std()))
     ]
-    known = pl.any_horizontal(pl.col(values).is_not_null()).sum().cast(pl.UInt32).alias("sets")
+    sets = pl.any_horizontal(pl.col(values).is_not_null()).sum().cast(pl.UInt32).alias("sets")
     if not by:
-        return results.select(known, *summaries)
-    return results.group_by(by, maintain_order=True).agg(known, *summaries)
+        return results.select(sets, *summaries)
+    return results.group_by(by, maintain_order=True).agg(sets, *summaries)
 
 
 def rcp_over_sets(
@@ -161,15 +161,15 @@ def _refuse_values(results: polars.DataFrame, baseline: Cell, value: str) -> Non
                 f"the baseline has {name}={wanted!r}, but that column holds {kind}"
             ) from error
         if not there:
-            known = ", ".join(map(repr, results[name].unique(maintain_order=True).to_list()))
+            choices = ", ".join(map(repr, results[name].unique(maintain_order=True).to_list()))
             raise DataError(
-                f"the baseline has {name}={wanted!r}; the results have {known or 'no rows'}"
+                f"the baseline has {name}={wanted!r}; the results have {choices or 'no rows'}"
             )
 
 
 def _refuse_cells(
     results: polars.DataFrame,
-    found: polars.DataFrame,
+    matches: polars.DataFrame,
     baseline: Cell,
     keys: Sequence[str],
     decile: str,
@@ -177,7 +177,7 @@ def _refuse_cells(
     """Every set needs one row of the baseline on the entire test set, and one only."""
     wanted = results.select(keys).unique(maintain_order=True).rows() if keys else [()]
     have: dict[tuple[Any, ...], int] = {}
-    for cell in found.select(keys).rows() if keys else [()] * found.height:
+    for cell in matches.select(keys).rows() if keys else [()] * matches.height:
         have[cell] = have.get(cell, 0) + 1
     whole = f" with a null {decile} (the entire test set)" if decile in results.columns else ""
     missing = [dict(zip(keys, cell, strict=True)) for cell in wanted if cell not in have]
@@ -187,7 +187,7 @@ def _refuse_cells(
     for cell, count in have.items():
         if count > 1:
             names = dict(zip(keys, cell, strict=True))
-            rows = found.filter(_is(names))
+            rows = matches.filter(_is(names))
             raise DataError(
                 f"the baseline {_words(baseline)} has {count} rows"
                 f"{f' in {_words(names)}' if keys else ''}{_apart(rows, [*baseline, *keys])}: "
@@ -195,11 +195,13 @@ def _refuse_cells(
             )
 
 
-def _refuse_unfit(found: polars.DataFrame, baseline: Cell, keys: Sequence[str], value: str) -> None:
+def _refuse_unfit(
+    matches: polars.DataFrame, baseline: Cell, keys: Sequence[str], value: str
+) -> None:
     import polars as pl
 
     column = pl.col(value).cast(pl.Float64)
-    wrong = found.filter(~(column.is_finite() & (column > 0)).fill_null(False))
+    wrong = matches.filter(~(column.is_finite() & (column > 0)).fill_null(False))
     if wrong.height:
         row = wrong.row(0, named=True)
         where = f" in {_words({key: row[key] for key in keys})}" if keys else ""
@@ -209,9 +211,9 @@ def _refuse_unfit(found: polars.DataFrame, baseline: Cell, keys: Sequence[str], 
         )
 
 
-def _apart(rows: polars.DataFrame, known: Sequence[str]) -> str:
+def _apart(rows: polars.DataFrame, by: Sequence[str]) -> str:
     """In which columns rows differ, in words."""
-    others = [name for name in rows.columns if name not in known and rows[name].n_unique() > 1]
+    others = [name for name in rows.columns if name not in by and rows[name].n_unique() > 1]
     # measures differ between any two rows, and hardly ever tell what a row is
     names = [name for name in others if not rows.schema[name].is_float()] or others
     return f" that differ in {', '.join(names)}" if names else ""

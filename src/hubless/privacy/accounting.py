@@ -97,8 +97,8 @@ def _library() -> ModuleType:
         raise HublessError(
             "composing privacy costs needs dp-accounting: pip install 'hubless[privacy]'"
         ) from error
-    found: ModuleType = dp_accounting
-    return found
+    module: ModuleType = dp_accounting
+    return module
 
 
 def sigma_for(epsilon: float, delta: float) -> float:

@@ -139,8 +139,8 @@ def _distinct(rows: NDArray[np.int32]) -> tuple[list[tuple[int, ...]], Ints]:
         return [], np.zeros(0, np.int64)
     # as one number each, which sort much faster than rows
     sizes = tuple((rows.max(0) + 1).tolist())
-    found, whose = np.unique(np.ravel_multi_index(tuple(rows.T), sizes), return_inverse=True)
-    return [tuple(row) for row in np.stack(np.unravel_index(found, sizes), 1).tolist()], whose
+    distinct, whose = np.unique(np.ravel_multi_index(tuple(rows.T), sizes), return_inverse=True)
+    return [tuple(row) for row in np.stack(np.unravel_index(distinct, sizes), 1).tolist()], whose
 
 
 def _covers(more: tuple[int, ...], less: tuple[int, ...]) -> bool:

@@ -99,11 +99,11 @@ def described(function: Any) -> str:
         code = getattr(function, "__code__", None)
         made = (code.co_code, code.co_names, code.co_consts) if code else function
         text = without_addresses(made)
-    text += "".join(map(without_addresses, _held(function, set())))
+    text += "".join(map(without_addresses, _at_hand(function, set())))
     return f"{name} {hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}"
 
 
-def _held(function: Any, seen: set[int]) -> Iterator[Any]:
+def _at_hand(function: Any, seen: set[int]) -> Iterator[Any]:
     """What a function has at hand besides its arguments: two of one text may differ in that.
 
     But for what may change while it is used, such as a list that it writes down its picks in.
@@ -116,7 +116,7 @@ def _held(function: Any, seen: set[int]) -> Iterator[Any]:
     for item in (*cells.values(), *defaults):
         if inspect.isfunction(item):
             yield item.__code__.co_code
-            yield from _held(item, seen)
+            yield from _at_hand(item, seen)
         elif isinstance(item, (bool, int, float, complex, str, bytes, tuple, frozenset)):
             yield item
 

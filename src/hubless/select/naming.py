@@ -63,15 +63,16 @@ def named(text: str) -> Selector:
     Refreshed(selector=Heavy(share=0.2), rounds=20)
     """
     head, *settings = text.split(":")
-    known = {_spoken(name): kind for name, kind in kinds().items() if _nameable(kind)}
+    by_name = {_spoken(name): kind for name, kind in kinds().items() if _nameable(kind)}
     path, _, name = text.rpartition(":")
-    if head not in known and runs_code(text):
+    if head not in by_name and runs_code(text):
         return _from_file(Path(path), name)
-    if head not in known:
+    if head not in by_name:
         raise SelectionError(
-            f"there is no selector {head!r}: there are {', '.join(sorted(known))}, and file.py:name"
+            f"there is no selector {head!r}: there are {', '.join(sorted(by_name))}, "
+            "and file.py:name"
         )
-    return _made(text, known[head], settings)
+    return _made(text, by_name[head], settings)
 
 
 def _spoken(name: str) -> str:

@@ -61,12 +61,12 @@ class Oort:
         here = here[roster.examples[here] > 0]
         refuse_shortage(roster, k, here)
         never = roster.last_selected[here] < 0
-        unknown, known = here[never], here[~never]
+        untried, tried = here[never], here[~never]
         share = max(self.least, self.explore * self.decay**roster.round)
-        explored = min(len(unknown), max(round(share * k), k - len(known)))
-        best = self._exploit(roster, known, k - explored, rng)
-        fast = Table.of(_usable(roster.speed[unknown])).draw(explored, rng)
-        return np.concatenate([best, unknown[fast]])
+        explored = min(len(untried), max(round(share * k), k - len(tried)))
+        best = self._exploit(roster, tried, k - explored, rng)
+        fast = Table.of(_usable(roster.speed[untried])).draw(explored, rng)
+        return np.concatenate([best, untried[fast]])
 
     def utility(self, roster: Roster, clients: Ints) -> Floats:
         """What picking each of these known clients is worth."""
@@ -80,14 +80,14 @@ class Oort:
             values *= np.minimum(1.0, self.preferred / seconds) ** self.alpha
         return values
 
-    def _exploit(self, roster: Roster, known: Ints, k: int, rng: np.random.Generator) -> Ints:
+    def _exploit(self, roster: Roster, tried: Ints, k: int, rng: np.random.Generator) -> Ints:
         if k == 0:
-            return known[:0]
-        utility = self.utility(roster, known)
+            return tried[:0]
+        utility = self.utility(roster, tried)
         edge = np.partition(utility, -k)[-k]
         # of an edge below 0 a share would be above it
         near = np.flatnonzero(utility >= min(edge, self.cutoff * edge))
-        return known[near[Table.of(_usable(utility[near])).draw(k, rng)]]
+        return tried[near[Table.of(_usable(utility[near])).draw(k, rng)]]
 
 
 def _usable(weights: Floats) -> Floats:

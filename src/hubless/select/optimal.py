@@ -61,8 +61,8 @@ class OptimalSampling:
         return Exact(exact.table.among(roster.available))
 
     def _table(self, roster: Roster) -> Table:
-        known = roster.valuation[~np.isnan(roster.valuation)]
-        mean = float(np.maximum(known, 0.0).mean()) if len(known) else 1.0
+        valuations = roster.valuation[~np.isnan(roster.valuation)]
+        mean = float(np.maximum(valuations, 0.0).mean()) if len(valuations) else 1.0
 
         def weigh(part: Part) -> Floats:
             # noise for the sake of privacy may have made a norm negative

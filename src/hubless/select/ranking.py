@@ -52,14 +52,14 @@ class Ranking:
         """`k` survivors, or all of them if fewer, one after the other by weight."""
         k = min(k, len(self.values))
         if k <= self.safe:
-            found = self.table.draw(k, rng)
+            places = self.table.draw(k, rng)
         else:
-            found = hottest(self.values, self.alpha2, k, rng)
+            places = hottest(self.values, self.alpha2, k, rng)
         if self.above is None:
-            return found
-        certain = found < len(self.above)
+            return places
+        certain = places < len(self.above)
         level = rng.choice(len(self.tied), k - int(certain.sum()), replace=False, shuffle=False)
-        both = np.concatenate([self.above[found[certain]], self.tied[level]])
+        both = np.concatenate([self.above[places[certain]], self.tied[level]])
         return both.astype(np.int64, copy=False)
 
     def others(self, k: int, taken: Ints, rng: np.random.Generator) -> Ints:
@@ -196,12 +196,12 @@ def _survivors(valuations: Floats, drop: int, unseen: int, worth: float) -> _Sur
     if room == level:
         # nobody has to make room: whoever reaches the edge survives
         test = _not_below(value) if unseen and worth >= value else _at_least(value)
-        above, values = _found(valuations, test, kept, True)
+        above, values = _passing(valuations, test, kept, True)
         return _Survivors(above, _NOBODY, 0, values, value)
-    above, values = _found(
+    above, values = _passing(
         valuations, _not_up_to(value) if more else _above(value), kept - room, True
     )
-    tied, _ = _found(valuations, _at(value, worth == value), level, False)
+    tied, _ = _passing(valuations, _at(value, worth == value), level, False)
     return _Survivors(above, tied, room, np.concatenate([values, np.full(room, value)]), value)
 
 
@@ -214,13 +214,13 @@ class _Edge:
     level: int
 
 
-def _edge(valuations: Floats, known: int, rank: int) -> _Edge:
+def _edge(valuations: Floats, givers: int, rank: int) -> _Edge:
     """The `rank`-th largest of those that are known.
 
     A sample tells between which two values it is, and only those in between are looked at closely.
     Where the sample misleads, counts show it, and all of them are.
     """
-    low, high = _bracket(valuations, known, rank)
+    low, high = _bracket(valuations, givers, rank)
     if low == high:
         # so many are the same that a sample shows one value
         edge = _around(low, valuations)
@@ -243,7 +243,7 @@ def _edge(valuations: Floats, known: int, rank: int) -> _Edge:
         if edge.above < rank <= edge.above + edge.level:
             return edge
     everything = valuations[~np.isnan(valuations)]
-    return _around(float(np.partition(everything, known - rank)[known - rank]), valuations)
+    return _around(float(np.partition(everything, givers - rank)[givers - rank]), valuations)
 
 
 def _around(value: float, valuations: Floats) -> _Edge:
@@ -255,10 +255,10 @@ def _around(value: float, valuations: Floats) -> _Edge:
     return _Edge(value, above, level)
 
 
-def _bracket(valuations: Floats, known: int, rank: int) -> tuple[float, float]:
+def _bracket(valuations: Floats, givers: int, rank: int) -> tuple[float, float]:
     few = valuations[:: max(1, len(valuations) >> 15)]
     few = np.sort(few[~np.isnan(few)])
-    share = 1 - rank / known
+    share = 1 - rank / givers
     middle = share * len(few)
     # five standard deviations of a sample's rank
     spread = 5 * math.sqrt(len(few) * share * (1 - share)) + 2
@@ -294,20 +294,20 @@ def _at(value: float, unseen_too: bool) -> Test:
     return lambda block: block == value
 
 
-def _found(valuations: Floats, test: Test, count: int, valued: bool) -> tuple[Numbers, Floats]:
+def _passing(valuations: Floats, test: Test, count: int, valued: bool) -> tuple[Numbers, Floats]:
     """The numbers of the `count` who pass a test, and where asked for their valuations."""
     small = len(valuations) < 1 << 31
     numbers: Numbers = np.empty(count, np.int32 if small else np.int64)
     values, done = np.empty(count if valued else 0), 0
     for part in _blocks(len(valuations)):
         block = valuations[part]
-        found = np.flatnonzero(test(block))
-        here = slice(done, done + len(found))
-        np.add(found, part.start, out=numbers[here], casting="same_kind")
+        places = np.flatnonzero(test(block))
+        here = slice(done, done + len(places))
+        np.add(places, part.start, out=numbers[here], casting="same_kind")
         if valued:
             # a mode other than to raise writes straight into place
-            block.take(found, out=values[here], mode="clip")
-        done += len(found)
+            block.take(places, out=values[here], mode="clip")
+        done += len(places)
     return numbers, values
 
 
@@ -333,12 +333,12 @@ def _worth(valuations: Floats, low: float, high: float, unseen: str | float) -> 
     largest = max(-low, high)
     if unseen != "mean" or largest == 0:
         return low if unseen == "lowest" else high
-    total, known = 0.0, 0
+    total, givers = 0.0, 0
     for part in _blocks(len(valuations)):
         # scaled: the sum of large ones may be more than a float holds
         total += float(np.nansum(valuations[part] / largest))
-        known += int(np.count_nonzero(~np.isnan(valuations[part])))
-    return total / known * largest
+        givers += int(np.count_nonzero(~np.isnan(valuations[part])))
+    return total / givers * largest
 
 
 def _weights(values: Floats, alpha2: float, high: float, part: Part) -> Floats:

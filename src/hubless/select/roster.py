@@ -123,14 +123,14 @@ class Roster:
         Selectors stay pure functions; what they need to be fast is kept here, one value per key.
         """
         changes = tuple(self._changes[name] for name in columns)
-        known = self._derived.get(key)
-        if known is None or known[0] != changes:
+        entry = self._derived.get(key)
+        if entry is None or entry[0] != changes:
             # the old goes first: there need not be room for both
-            known = None
+            entry = None
             self._derived.pop(key, None)
-            known = (changes, build())
-            self._derived[key] = known
-        return cast(T, known[1])
+            entry = (changes, build())
+            self._derived[key] = entry
+        return cast(T, entry[1])
 
     def state(self) -> dict[str, NDArray[Any]]:
         """All columns that were ever used but `examples`, for a checkpoint."""
@@ -191,9 +191,9 @@ def refuse_shortage(roster: Roster, k: int, eligible: Ints | None = None) -> Non
     if k <= len(eligible):
         return
     if roster.available is None and len(eligible) == len(roster):
-        found = f"there are {len(roster)}"
+        supply = f"there are {len(roster)}"
     elif roster.available is not None and len(eligible) == roster.available.sum():
-        found = f"{len(eligible)} of {len(roster)} are available"
+        supply = f"{len(eligible)} of {len(roster)} are available"
     else:
-        found = f"{len(eligible)} of {len(roster)} can be picked"
-    raise Shortage(f"{k} clients were asked for, and {found}", eligible.tolist())
+        supply = f"{len(eligible)} of {len(roster)} can be picked"
+    raise Shortage(f"{k} clients were asked for, and {supply}", eligible.tolist())

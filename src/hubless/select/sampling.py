@@ -131,20 +131,20 @@ class Table:
         self, k: int, rng: np.random.Generator, available: Mask | None, taken: Ints
     ) -> Ints:
         """Draw with replacement, keep who is seen for the first time; fewer where that is slow."""
-        seen, wanted, patience = taken, k + len(taken), 4 * k + len(self) // PATIENCE
+        picks, wanted, patience = taken, k + len(taken), 4 * k + len(self) // PATIENCE
         hopeful = 1
-        while len(seen) < wanted and patience > 0:
-            missing = wanted - len(seen)
+        while len(picks) < wanted and patience > 0:
+            missing = wanted - len(picks)
             draws = min(hopeful * (missing + missing // 16 + 16), patience)
             hits = self._find(rng.random(draws) * self.total)
             patience, hopeful = patience - draws, 2 * hopeful
             if available is not None:
                 hits = hits[available[hits]]
-            seen = np.concatenate([seen, hits])
-            first = np.unique(seen, return_index=True)[1]
+            picks = np.concatenate([picks, hits])
+            first = np.unique(picks, return_index=True)[1]
             first.sort()
-            seen = seen[first[:wanted]]
-        return seen[len(taken) :]
+            picks = picks[first[:wanted]]
+        return picks[len(taken) :]
 
     def _find(self, points: Floats) -> Ints:
         """Whose stretch of the sums each point lies in; a stretch of length 0 has none."""
@@ -159,9 +159,9 @@ class Table:
             weights = np.where(places < self.clients, weights, 0.0)
         sums = np.cumsum(weights, axis=0)
         passed = sums <= np.minimum(left, np.nextafter(sums[-1], 0))
-        found = np.empty(len(points), np.int64)
-        found[order] = places[passed.sum(axis=0), np.arange(len(points))]
-        return found
+        owners = np.empty(len(points), np.int64)
+        owners[order] = places[passed.sum(axis=0), np.arange(len(points))]
+        return owners
 
     def _by_keys(
         self, k: int, rng: np.random.Generator, available: Mask | None, taken: Ints
@@ -210,10 +210,10 @@ class Exact:
         points = min(k, self.table.positive) - len(design.certain)
         while points > 0:
             step, start = design.rest.total / points, rng.random()
-            found = design.rest._find(step * (start + np.arange(points, dtype=np.float64)))
+            picks = design.rest._find(step * (start + np.arange(points, dtype=np.float64)))
             # a stretch one rounding error below the step may hold two points, or none
-            if len(np.unique(found)) == points:
-                return np.sort(np.concatenate([design.certain, found]))
+            if len(np.unique(picks)) == points:
+                return np.sort(np.concatenate([design.certain, picks]))
         return design.certain
 
     def inclusion(self, k: int, clients: Ints | None = None) -> Floats:
@@ -316,18 +316,18 @@ def _smallest(k: int, keyed: Iterable[tuple[Floats, Ints]]) -> tuple[Floats, Int
     """The `k` smallest keys and their places, smallest first, of blocks that come one by one."""
     keys: list[Floats] = [np.empty(0)]
     places: list[Ints] = [NOBODY]
-    held, bound = 0, np.inf
+    count, bound = 0, np.inf
     for some, at in keyed:
         if bound < np.inf:
             close = np.flatnonzero(some < bound)
             some, at = some[close], at[close]
         keys.append(some)
         places.append(at)
-        held += len(some)
-        if held >= 2 * k + BLOCK:
+        count += len(some)
+        if count >= 2 * k + BLOCK:
             keys, places = [np.concatenate(keys)], [np.concatenate(places)]
             best = np.argpartition(keys[0], k)[:k]
-            keys, places, held = [keys[0][best]], [places[0][best]], k
+            keys, places, count = [keys[0][best]], [places[0][best]], k
             bound = float(keys[0].max(initial=-np.inf))
     everything, everyone = np.concatenate(keys), np.concatenate(places)
     order = np.argsort(everything)[:k]
@@ -344,6 +344,6 @@ def _refuse(weights: Floats, start: int, whose: Callable[[int], str] | None) -> 
     bad = np.flatnonzero(~((weights >= 0) & (weights < np.inf)))
     if len(bad):
         client = start + int(bad[0])
-        said = whose(client) if whose else f"client {client}"
+        who = whose(client) if whose else f"client {client}"
         weight = float(weights[bad[0]])
-        raise SelectionError(f"{said} has weight {weight}: weights are finite and not below 0")
+        raise SelectionError(f"{who} has weight {weight}: weights are finite and not below 0")

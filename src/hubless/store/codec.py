@@ -60,8 +60,8 @@ def decode_header(raw: Bytes, signature: Signature) -> dict[str, str]:
     if document != signature.tensors:
         raise ValueError(_difference(document, signature))
     if metadata.get("hubless") != FORMAT:
-        found = metadata.get("hubless", "none")
-        raise ValueError(f"it is written in format {found}, this hubless reads {FORMAT}")
+        version = metadata.get("hubless", "none")
+        raise ValueError(f"it is written in format {version}, this hubless reads {FORMAT}")
     if len(metadata.get("blocks", "")) != _DIGEST_HEX * len(signature.blocks):
         raise ValueError("its header carries no digests for its blocks")
     return metadata

@@ -160,11 +160,11 @@ class ObjectStore(Store):
         if self._signer is None:
             try:
                 with self._translated(prefix):
-                    told = obstore.list(self._alive(), prefix or None, chunk_size=1000).collect()
-                    found = (
-                        Entry(m["path"], m["size"], m["last_modified"].timestamp()) for m in told
+                    objects = obstore.list(self._alive(), prefix or None, chunk_size=1000).collect()
+                    entries = (
+                        Entry(m["path"], m["size"], m["last_modified"].timestamp()) for m in objects
                     )
-                    return sorted(found, key=itemgetter(0))
+                    return sorted(entries, key=itemgetter(0))
             except StoreError as error:
                 if "invalid path" not in str(error):
                     raise
