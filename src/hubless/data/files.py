@@ -67,8 +67,8 @@ def read(folder: Path, mmap: bool) -> Read:
     except ValueError as error:
         raise DataError(f"{folder / _CONTENTS} is not readable: {error}") from error
     if not isinstance(contents, dict) or contents.get("format") != FORMAT:
-        found = contents.get("format") if isinstance(contents, dict) else None
-        raise DataError(f"{folder} is in format {found}, and this hubless reads {FORMAT}")
+        version = contents.get("format") if isinstance(contents, dict) else None
+        raise DataError(f"{folder} is in format {version}, and this hubless reads {FORMAT}")
     names, strings = contents.get("columns"), contents.get("strings")
     if not isinstance(names, list) or not isinstance(strings, list):
         raise DataError(f"{folder / _CONTENTS} does not list the columns: it is damaged")

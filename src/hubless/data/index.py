@@ -45,10 +45,10 @@ def tenths(counts: Index) -> Index:
     there = np.flatnonzero(counts)
     rank = np.empty(len(there), np.int64)
     rank[np.argsort(counts[there], kind="stable")] = np.arange(len(there))
-    found = np.zeros(len(counts), np.int64)
+    tenth = np.zeros(len(counts), np.int64)
     # 10 (rank + 1/2) / how many, in whole numbers
-    found[there] = 1 + 10 * (2 * rank + 1) // (2 * max(len(there), 1))
-    return found
+    tenth[there] = 1 + 10 * (2 * rank + 1) // (2 * max(len(there), 1))
+    return tenth
 
 
 def grouped(owner: Index, groups: int) -> tuple[Index, Index]:

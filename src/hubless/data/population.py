@@ -283,8 +283,8 @@ def _whole(what: str, values: ArrayLike) -> Index:
 
 def _check_offsets(offsets: Index, examples: int, rows: Index | None) -> None:
     if len(offsets) == 0 or offsets[0] != 0:
-        found = "are empty" if len(offsets) == 0 else f"start at {offsets[0]}"
-        raise DataError(f"offsets {found}: they start at 0 and end each client in turn")
+        fault = "are empty" if len(offsets) == 0 else f"start at {offsets[0]}"
+        raise DataError(f"offsets {fault}: they start at 0 and end each client in turn")
     falls = offsets[1:] < offsets[:-1]
     if falls.any():
         client = int(falls.argmax())

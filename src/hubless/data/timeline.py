@@ -214,12 +214,12 @@ def instant(moment: Moment) -> np.datetime64:
             moment = datetime.fromisoformat(moment)
         if isinstance(moment, datetime) and moment.tzinfo is not None:
             moment = moment.astimezone(UTC).replace(tzinfo=None)
-        found: np.datetime64 = np.datetime64(moment).astype("datetime64[us]")
+        start: np.datetime64 = np.datetime64(moment).astype("datetime64[us]")
     except (ValueError, TypeError, OverflowError) as error:
         raise DataError(_no_moment(moment)) from error
-    if np.isnat(found):
+    if np.isnat(start):
         raise DataError(_no_moment(moment))
-    return found
+    return start
 
 
 def _no_moment(moment: object) -> str:

@@ -25,8 +25,8 @@ def write(folder: Path, arrays: Mapping[str, NDArray[Any]], facts: Mapping[str, 
     signature = Signature.of(arrays)
     text = json.dumps(facts)
     digest = codec.digest(text.encode())
-    said = {"facts": text, "digest": digest, "signature": signature.to_json()}
-    parts = codec.encode(signature, signature.pack(arrays), said)
+    metadata = {"facts": text, "digest": digest, "signature": signature.to_json()}
+    parts = codec.encode(signature, signature.pack(arrays), metadata)
     write_whole(folder / NAME, parts, sync=True)
     return folder / NAME
 
@@ -42,8 +42,8 @@ def read(folder: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
     try:
         if not 8 < length <= min(len(raw), _HEADER_LIMIT):
             raise ValueError("it is truncated")
-        facts = json.loads(raw[8:length])["__metadata__"]
-        signature = Signature.from_json(facts["signature"])
+        header = json.loads(raw[8:length])["__metadata__"]
+        signature = Signature.from_json(header["signature"])
         if len(raw) != length + signature.size:
             raise ValueError("it is truncated, or longer than it should be")
         metadata = codec.decode_header(raw[:length], signature)
@@ -54,7 +54,7 @@ def read(folder: Path) -> tuple[dict[str, NDArray[Any]], dict[str, Any]]:
             raise ValueError("its bytes do not match their digests")
         if codec.digest(metadata["facts"].encode()) != metadata["digest"]:
             raise ValueError("its header does not match its digest")
-        said = json.loads(metadata["facts"])
+        facts = json.loads(metadata["facts"])
     except (ValueError, KeyError, TypeError, ParamsError) as error:
         raise DataError(f"{path} cannot be used: {error}") from None
-    return signature.unpack(np.frombuffer(body, np.uint8)), said
+    return signature.unpack(np.frombuffer(body, np.uint8)), facts

@@ -52,13 +52,13 @@ def command() -> str:
 @cache
 def versions() -> dict[str, str]:
     """What was installed, as far as it bears on results."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in ("hubless", "numpy", "torch"):
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def label_counts(population: Population, task: Task) -> dict[str, Any] | None:
@@ -81,7 +81,7 @@ def label_counts(population: Population, task: Task) -> dict[str, Any] | None:
         return flat.reshape(groups, len(names)).tolist()
 
     tenth = tenths(sizes)[owner] - 1
-    found = {"names": [str(name) for name in names], "by_decile": counted(tenth, 10)}
+    counts = {"names": [str(name) for name in names], "by_decile": counted(tenth, 10)}
     if len(sizes) <= _EACH:
-        found["by_client"] = counted(owner, len(sizes))
-    return found
+        counts["by_client"] = counted(owner, len(sizes))
+    return counts

@@ -233,10 +233,10 @@ class Flights:
         staleness = [simulation.round - flight.version for flight in flights]
         simulation.arrive(self._reduce(simulation, learned, examples, staleness))
         lost, worth = (torch.stack([each.cpu() for each in those]) for those in (losses, values))
-        known = None if simulation.value is None else worth
+        valuations = None if simulation.value is None else worth
         picked = np.concatenate(asked)
         late = tuple(staleness)
-        return Version(clients, examples, lost, picked, 0, 0, virtual, selecting, known, late)
+        return Version(clients, examples, lost, picked, 0, 0, virtual, selecting, valuations, late)
 
     def _ask(self, simulation: Simulation, now: float) -> Ints:
         """Have as many clients training as there should be, of those that can be reached."""
@@ -269,8 +269,8 @@ class Flights:
         if self.pace.adding == "deltas":
             each = each - simulation.flat
         values = torch.zeros(len(each)) if learned.values is None else learned.values
-        for place, *found in zip(self._fresh, each, learned.losses, values, strict=True):
-            self._learned[place] = cast("tuple[Tensor, Tensor, Tensor]", tuple(found))
+        for place, *result in zip(self._fresh, each, learned.losses, values, strict=True):
+            self._learned[place] = cast("tuple[Tensor, Tensor, Tensor]", tuple(result))
         self._fresh = []
 
     def _reduce(
@@ -295,7 +295,7 @@ class Flights:
     def mark(self) -> tuple[Any, ...]:
         """What to come back to if the next version is not completed."""
         kept = (self._flights, self._queue, self._fresh, self._learned)
-        return (*(held.copy() for held in kept), self._asked)
+        return (*(part.copy() for part in kept), self._asked)
 
     def return_to(self, mark: tuple[Any, ...]) -> None:
         """Undo what was done since."""
@@ -312,7 +312,7 @@ class Flights:
             return {}, facts
         learned = [self._learned[place] for place in places]
         arrays = {
-            name: torch.stack([found[i].cpu() for found in learned]).numpy()
+            name: torch.stack([result[i].cpu() for result in learned]).numpy()
             for i, name in enumerate(_LEARNED)
         }
         return arrays, facts

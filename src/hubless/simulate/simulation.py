@@ -130,7 +130,7 @@ class Simulation:
         self._engine: Engine | None = None
         self._kept, self._threads = False, torch.get_num_threads()
         self._evaluation: Evaluation | None = None
-        self._held: list[FinishedRound] = []
+        self._unreported: list[FinishedRound] = []
         self.flat = self._job.layout.flatten(task.module)
         self._slots: tuple[Tensor, ...] = ()
         self._steps_before = 0
@@ -283,9 +283,9 @@ class Simulation:
             if isinstance(callback, BestModel):
                 kept = callback.state()
                 arrays.update({f"callback {i} {name}": array for name, array in kept.items()})
-        known = {"round": self.round, "virtual": self.virtual, "rows": self.rows, "pace": facts}
-        known["steps before"] = self._steps_before
-        about = {"fingerprint": self._fingerprint(), **known}
+        state = {"round": self.round, "virtual": self.virtual, "rows": self.rows, "pace": facts}
+        state["steps before"] = self._steps_before
+        about = {"fingerprint": self._fingerprint(), **state}
         return checkpoint.write(Path(folder), {**arrays, **more}, about)
 
     def resume(self, folder: str | Path) -> bool:
@@ -294,7 +294,9 @@ class Simulation:
             return False
         arrays, facts = checkpoint.read(Path(folder))
         mine = self._fingerprint()
-        if different := [name for name, said in mine.items() if facts["fingerprint"][name] != said]:
+        if different := [
+            name for name, value in mine.items() if facts["fingerprint"][name] != value
+        ]:
             raise DataError(
                 f"the checkpoint in {folder} is of another simulation: its {different[0]} is "
                 f"{facts['fingerprint'][different[0]]}, here it is {mine[different[0]]}"
@@ -344,8 +346,8 @@ class Simulation:
                     "train": training,
                     "evaluate": took - training - version.selecting,
                 }
-                found = (*measured, phases, took, valuations, epsilon)
-                self._held.append(FinishedRound(self.name, number, version, *found))
+                figures = (*measured, phases, took, valuations, epsilon)
+                self._unreported.append(FinishedRound(self.name, number, version, *figures))
                 complete = True
         except BaseException:
             # a round is complete or has not been
@@ -354,7 +356,7 @@ class Simulation:
                 self._pace.return_to(mark)
             raise
         at_hand = self.engine.device.type == "cpu" or evaluation is not None
-        if at_hand or last or len(self._held) >= _HELD_BACK:
+        if at_hand or last or len(self._unreported) >= _HELD_BACK:
             return self._report()
         return False
 
@@ -380,13 +382,13 @@ class Simulation:
     def _report(self) -> bool:
         """Read what rounds since the last time came to, and tell everyone."""
         stop = False
-        while self._held:
-            done = self._held[0]
+        while self._unreported:
+            done = self._unreported[0]
             # this is where a GPU is waited for: whoever is interrupted here comes back to it
             row = done.row(self.recipe, 4 * self._job.layout.size)
             with unbroken():
                 self.rows.append(row)
-                del self._held[0]
+                del self._unreported[0]
                 self.events.emit(done.event(row))
             # what others remember of a round is part of its checkpoint
             for callback in sorted(self.callbacks, key=lambda c: isinstance(c, Checkpoint)):

@@ -56,9 +56,9 @@ class Valuing:
             targets = {name: batch[name] for name in task.targets}
             return {**targets, _LOSS: task.loss(output, *targets.values()).float()}
 
-        seen = self._forward.look(params, self.data, rows, measure)
+        columns = self._forward.look(params, self.data, rows, measure)
         with torch.inference_mode():
-            return value(seen.pop(_LOSS), seen, torch.repeat_interleave(sizes), sizes)
+            return value(columns.pop(_LOSS), columns, torch.repeat_interleave(sizes), sizes)
 
     def _gradient_norms(self, params: Tensor, clients: Ints) -> Tensor:
         forward, task = self._forward, self.job.task

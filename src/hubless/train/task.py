@@ -46,10 +46,10 @@ class Task:
     def output(self, module: Callable[..., Any], batch: Batch) -> Any:
         """What the module says of a batch that was prepared."""
         if isinstance(self.inputs, Mapping):
-            said = module(**{argument: batch[name] for argument, name in self.inputs.items()})
+            answer = module(**{argument: batch[name] for argument, name in self.inputs.items()})
         else:
-            said = module(*[batch[name] for name in self.inputs])
-        return getattr(said, "logits", said)
+            answer = module(*[batch[name] for name in self.inputs])
+        return getattr(answer, "logits", answer)
 
     def losses(self, module: Callable[..., Any], batch: Batch) -> Tensor:
         """One loss per example of a batch as it is stored."""
@@ -70,10 +70,10 @@ class Task:
                 batch = self.prepared(batch)
                 output = self.output(self.module.train(), batch)
             except Exception as error:
-                seen = {name: (tuple(v.shape), v.dtype) for name, v in batch.items()}
+                shapes = {name: (tuple(v.shape), v.dtype) for name, v in batch.items()}
                 raise TaskError(
                     f"the module cannot be called on a batch of the data: {error}. It was given "
-                    f"{self.inputs} of {seen}"
+                    f"{self.inputs} of {shapes}"
                 ) from error
             finally:
                 self.module.load_state_dict(state)
@@ -89,9 +89,9 @@ def _check_measure(
     try:
         values = measure(output, *targets)
     except Exception as error:
-        said = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        form = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
         raise TaskError(
-            f"{name!r} cannot be computed from the module's output ({said}) and the targets "
+            f"{name!r} cannot be computed from the module's output ({form}) and the targets "
             f"{[tuple(t.shape) for t in targets]}: {error}"
         ) from error
     if not isinstance(values, Tensor):

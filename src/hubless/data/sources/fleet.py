@@ -93,8 +93,8 @@ def generate(
     >>> fleet
     Population(100 clients, 2743 examples, text: StringDType()[], time: datetime64[us][],
     intent: uint8[])
-    >>> said = fleet.client(5)
-    >>> for time, text in zip(said["time"][:4], said["text"][:4], strict=True):
+    >>> messages = fleet.client(5)
+    >>> for time, text in zip(messages["time"][:4], messages["text"][:4], strict=True):
     ...     print(time.astype("datetime64[m]"), text)
     2023-01-02T13:51 what time is my alarm on sunday
     2023-01-08T02:31 play film music in the hallway
@@ -146,7 +146,7 @@ def _stream(
         while low < len(everyone.sizes):
             high = int(np.searchsorted(ends, ends[low] + chunk, "right")) - 1
             high = max(high, low + 1)
-            yield _said(everyone.some(slice(low, high)), calendar, seed)
+            yield _utterances(everyone.some(slice(low, high)), calendar, seed)
             low = high
 
 
@@ -215,7 +215,7 @@ def _clients(block: int, count: int, calendar: _Calendar, seed: int, habits: Hab
     return drawn.some(slice(count))
 
 
-def _said(clients: _Clients, calendar: _Calendar, seed: int) -> dict[str, NDArray[Any]]:
+def _utterances(clients: _Clients, calendar: _Calendar, seed: int) -> dict[str, NDArray[Any]]:
     """All utterances of some clients, one after the other, each client's in the order of time."""
     sizes = clients.sizes
     owner = np.repeat(np.arange(len(sizes)), sizes)
@@ -258,12 +258,12 @@ def _texts(intent: NDArray[np.uint8], client: Index, drawn: Keys, seed: int) -> 
     place = book.first[at]
     for number in range(_SLOTS_EACH):
         slot, values = book.slots[at, number], book.values[at, number]
-        said = keys(seed, f"fleet slot {number}", drawn)
+        slot_keys = keys(seed, f"fleet slot {number}", drawn)
         # one of the client's own values, which are drawn for the client and not the utterance
         own = book.own[slot]
-        favourite = keys(seed, "fleet own", client, slot, _below(said, np.maximum(own, 1)))
-        habit = _uniform(keys(seed, "fleet habit", said)) < np.where(own > 0, _FOR_OWN, 0)
-        picked = _uniform(np.where(habit, favourite, keys(seed, "fleet value", said)))
+        favourite = keys(seed, "fleet own", client, slot, _below(slot_keys, np.maximum(own, 1)))
+        habit = _uniform(keys(seed, "fleet habit", slot_keys)) < np.where(own > 0, _FOR_OWN, 0)
+        picked = _uniform(np.where(habit, favourite, keys(seed, "fleet value", slot_keys)))
         # the cube makes the first values of a slot common and the last ones rare
         place += np.floor(picked**3 * values).astype(np.int64) * book.strides[at, number]
     texts: NDArray[Any] = book.texts[place]
@@ -319,8 +319,8 @@ def _book() -> _Book:
 @cache
 def _hours_of_day() -> tuple[Reals, Reals]:
     """The share of a day's utterances that is said by each hour, and the hours."""
-    said = np.concatenate([[0], np.cumsum(_HOURS)])
-    return said / said[-1], np.arange(25.0)
+    shares = np.concatenate([[0], np.cumsum(_HOURS)])
+    return shares / shares[-1], np.arange(25.0)
 
 
 def _uniform(drawn: Keys) -> Reals:

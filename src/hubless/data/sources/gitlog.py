@@ -77,8 +77,8 @@ def _population(output: bytes, folder: Path, key: bytes) -> Population:
             moments[number] = int(time)
         except (ValueError, OverflowError) as error:
             raise DataError(f"{place(number)} has no author time that can be read") from error
-    said = [subject.decode(errors="replace").strip() for subject in subjects]
-    spoken = np.array([bool(text) for text in said], np.bool_)
+    texts = [subject.decode(errors="replace").strip() for subject in subjects]
+    spoken = np.array([bool(text) for text in texts], np.bool_)
     if not spoken.any():
         raise DataError(f"{folder}: no commit has a subject")
     # git tells the latest first, so that equal times are turned round too
@@ -90,7 +90,7 @@ def _population(output: bytes, folder: Path, key: bytes) -> Population:
         author = addresses[commit].strip().lower() or names[commit].strip()
         owner[row] = numbers.setdefault(author, len(numbers))
     columns = {
-        "text": np.array(said, np.dtypes.StringDType())[order],
+        "text": np.array(texts, np.dtypes.StringDType())[order],
         "time": instants(moments, "author time", place, unit="s")[order],
     }
     rows, offsets = grouped(owner, len(numbers))
@@ -113,13 +113,13 @@ def _git(folder: Path, *arguments: str) -> bytes:
     except FileNotFoundError as error:
         raise DataError("reading a clone needs git, and no program of that name is here") from error
     if ran.returncode:
-        said = ran.stderr.decode(errors="replace").strip()
-        if "promisor remote" in said:
+        message = ran.stderr.decode(errors="replace").strip()
+        if "promisor remote" in message:
             raise DataError(
                 f"{folder} is a partial clone without some of what its history needs, and nothing "
                 "is fetched while it is read: make it whole with git fetch --refetch --no-filter"
             )
-        why = said.partition("\n")[0]
+        why = message.partition("\n")[0]
         raise DataError(f"{folder} cannot be read as a git repository: {why}")
     return ran.stdout
 

@@ -98,10 +98,10 @@ def parse_plays(text: str) -> Roles:
             speaker.append(line if flush else line[4:])
     # a poem has no roles, or a single "role" that is a sentence
     return {
-        (title, role): said
+        (title, role): part
         for title, roles in plays
         if len(roles) > 1
-        for role, said in roles.items()
+        for role, part in roles.items()
     }
 
 
@@ -113,8 +113,8 @@ def _read_roles(path: Path) -> Roles:
     return roles
 
 
-def _examples(said: Sequence[Sequence[str]], length: int, names: NDArray[np.str_]) -> Population:
-    texts = ["".join(f"{line}\n" for line in lines) for lines in said]
+def _examples(parts: Sequence[Sequence[str]], length: int, names: NDArray[np.str_]) -> Population:
+    texts = ["".join(f"{line}\n" for line in lines) for lines in parts]
     codes = np.frombuffer("".join(texts).encode("utf-32-le"), np.uint32)
     table = np.full(128, _OTHER, np.uint8)
     table[[ord(character) for character in CHARACTERS]] = np.arange(1, _OTHER)

@@ -61,8 +61,8 @@ def load(
     elif suffixes and suffixes <= set(_LINES):
         owner, read, place = _read_lines(listed, client, wanted)
     else:
-        found = ", ".join(map(str, listed)) or "no file"
-        raise DataError(f"{found}: give files that all end in .parquet, or all in .jsonl")
+        names = ", ".join(map(str, listed)) or "no file"
+        raise DataError(f"{names}: give files that all end in .parquet, or all in .jsonl")
     if not len(owner):
         raise DataError(f"{', '.join(map(str, listed))}: there are no rows")
     if text is not None and read["text"].dtype.kind != "T":
@@ -114,8 +114,8 @@ def _parsed(texts: Sequence[str], name: str, place: Place) -> NDArray[np.datetim
     times = np.empty(len(texts), np.int64)
     for row, text in enumerate(texts):
         try:
-            said = datetime.fromisoformat(text.strip())
-            aware = said if said.tzinfo is not None else said.replace(tzinfo=UTC)
+            moment = datetime.fromisoformat(text.strip())
+            aware = moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
             times[row] = (aware - _EPOCH) // _MICROSECOND
         except (ValueError, OverflowError) as error:
             raise DataError(

@@ -61,10 +61,10 @@ class Local:
         if self.lanes != "auto" and self.compiled != "auto":
             return Setup(self.lanes, self.compiled, processes)
         note = Note(executor, self, cohort, rounds)
-        known = note.read()
+        earlier = note.read()
         # not all that dual coordinates hang on can be read off a task
-        if known is not None and (not known.dual or executor.dual is not None):
-            return replace(known, processes=processes)
+        if earlier is not None and (not earlier.dual or executor.dual is not None):
+            return replace(earlier, processes=processes)
         setup = Tuning(executor, self, cohort, rounds, processes).best()
         note.write(setup)
         return setup

@@ -92,8 +92,8 @@ class RayEngine:
             learned = [_learned(answer()) for answer in answers]
         except self._ray.exceptions.RayTaskError as error:
             cause = error.cause if isinstance(error.cause, ClientFailed) else None
-            said = f"{cause or error}\nIn a worker:\n{error}"
-            raise ClientFailed(said, cause.client if cause else -1, cohort.round + 1) from error
+            message = f"{cause or error}\nIn a worker:\n{error}"
+            raise ClientFailed(message, cause.client if cause else -1, cohort.round + 1) from error
         return merge(learned, parts, len(cohort.clients))
 
     def _ask(self, i: int, request: Callable[[Any], Any], number: int = 1) -> Callable[[], Any]:
@@ -121,12 +121,12 @@ class RayEngine:
     @property
     def _deadly(self) -> tuple[type[Exception], ...]:
         """What Ray says of a worker that is no more, by whichever way it went."""
-        said = self._ray.exceptions
+        errors = self._ray.exceptions
         return (
-            said.RayActorError,
-            said.WorkerCrashedError,
-            said.OutOfMemoryError,
-            said.NodeDiedError,
+            errors.RayActorError,
+            errors.WorkerCrashedError,
+            errors.OutOfMemoryError,
+            errors.NodeDiedError,
         )
 
     def describe(self) -> Mapping[str, Any]:

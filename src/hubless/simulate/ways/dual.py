@@ -78,28 +78,28 @@ class Dual:
         place = torch.from_numpy(np.arange(len(rows)) - first[owner])
         chosen = torch.from_numpy(rows)
         batch = {name: column.index_select(0, chosen) for name, column in self.data.items()}
-        seen = job.task.prepared(batch)[self._layer.column].flatten(1)
+        inputs = job.task.prepared(batch)[self._layer.column].flatten(1)
         weight = arrays[self._layer.weight]
-        given = (product(seen, weight), self._rows(seen, cohort.clients, sizes, first), place)
+        given = (product(inputs, weight), self._rows(inputs, cohort.clients, sizes, first), place)
         self._lanes.look_at({**batch, **dict(zip(GIVEN, given, strict=True))})
         learned = self._lanes.run(self._start(arrays), cohort, each=True)
         come_to = cast(Tensor, learned.each)
         moved = come_to[:, self._moved.start : self._moved.stop].view(-1, *self._moved.shape)
         if each:
-            whole = self._each(come_to, weight, moved, seen, sizes, first)
+            whole = self._each(come_to, weight, moved, inputs, sizes, first)
             return Learned(None, whole, learned.losses)
         # who has no examples has learned nothing, and counts for nothing
         weights = torch.from_numpy(np.where(sizes > 0, cohort.weights, 0.0).astype(np.float32))
         steps = (moved * weights[:, None, None]).flatten(0, 1)
-        if len(steps) > len(seen):
+        if len(steps) > len(inputs):
             # what is beyond a client's examples is nobody's
             steps = steps[torch.from_numpy(owner) * self._moved.shape[0] + place]
         total = torch.empty(job.layout.size)
         others = self._inner.layout.named(weights @ come_to)
         for name, array in job.layout.named(total).items():
             if name == self._layer.weight:
-                found = product(steps.t(), seen.t())
-                torch.add(found, weight, alpha=float(weights.sum()), out=array)
+                change = product(steps.t(), inputs.t())
+                torch.add(change, weight, alpha=float(weights.sum()), out=array)
             else:
                 array.copy_(others[f"module.{name}"])
         return Learned(total, None, learned.losses)
@@ -113,7 +113,7 @@ class Dual:
         return start
 
     def _each(
-        self, kept: Tensor, weight: Tensor, moved: Tensor, seen: Tensor, sizes: Ints, first: Ints
+        self, kept: Tensor, weight: Tensor, moved: Tensor, inputs: Tensor, sizes: Ints, first: Ints
     ) -> Tensor:
         """Every client's params, written out."""
         whole = torch.zeros(len(sizes), self.job.layout.size)
@@ -125,18 +125,18 @@ class Dual:
                 into.copy_(kept[:, there.start : there.stop])
                 continue
             for i in np.flatnonzero(sizes).tolist():
-                mine = seen[first[i] : first[i] + sizes[i]]
+                mine = inputs[first[i] : first[i] + sizes[i]]
                 learned = product(moved[i, : sizes[i]].t(), mine.t())
                 into[i].copy_((weight + learned).flatten())
         return whole
 
-    def _rows(self, seen: Tensor, clients: Ints, sizes: Ints, first: Ints) -> Tensor:
+    def _rows(self, inputs: Tensor, clients: Ints, sizes: Ints, first: Ints) -> Tensor:
         """Each example's products with all examples of its client."""
         tables = []
         for client, size, at in zip(clients.tolist(), sizes.tolist(), first.tolist(), strict=True):
             table = self._products.get(client)
             if table is None:
-                mine = seen[at : at + size]
+                mine = inputs[at : at + size]
                 table = functional.pad(product(mine, mine), (0, self._moved.shape[0] - size))
                 if self._remembered + table.nbytes <= _REMEMBERED:
                     self._remembered += table.nbytes

@@ -70,13 +70,13 @@ def channels_last(module: nn.Module, wanted: bool = True) -> bool:
     What comes out of such a convolution is laid out likewise, and cannot be viewed in every shape.
     """
     layout = torch.channels_last if wanted else torch.contiguous_format
-    found = False
+    changed = False
     for part in module.modules():
         # a subclass may use its weight in ways of its own
         if type(part) is nn.Conv2d or type(part) is nn.ConvTranspose2d:
             part.weight.data = part.weight.data.to(memory_format=layout)
-            found = True
-    return found
+            changed = True
+    return changed
 
 
 def seed_draws(seed: int, device: torch.device) -> None:
@@ -110,11 +110,11 @@ def lane_gradient(
         try:
             with autocast(recipe, device):
                 losses = task.losses(call, batch)
-            seen = [cast(Tensor, factor.layer.seen) for factor in factors]
+            activations = [cast(Tensor, factor.layer.activations) for factor in factors]
         finally:
             for factor in factors:
-                factor.layer.seen = None
-        return (losses * shares).sum(), ((losses.detach() * (shares > 0)).sum(), seen)
+                factor.layer.activations = None
+        return (losses * shares).sum(), ((losses.detach() * (shares > 0)).sum(), activations)
 
     alone = grad(objective, has_aux=True)
     if lanes > 1:
@@ -165,11 +165,11 @@ def descend(
         scale = (recipe.clip / (norm + 1e-6)).clamp(max=1.0)
         gradients = [g * per_lane(scale, g) for g in gradients]
     optimizer = recipe.optimizer
-    for p, g, held in zip(params, gradients, slots, strict=True):
+    for p, g, own_slots in zip(params, gradients, slots, strict=True):
         if not masked:
-            optimizer.apply(p, g, held, counted, lr)
+            optimizer.apply(p, g, own_slots, counted, lr)
             continue
-        before = [array.clone() for array in (p, *held)]
-        optimizer.apply(p, g, held, counted, lr)
-        for array, old in zip((p, *held), before, strict=True):
+        before = [array.clone() for array in (p, *own_slots)]
+        optimizer.apply(p, g, own_slots, counted, lr)
+        for array, old in zip((p, *own_slots), before, strict=True):
             array.copy_(torch.where(per_lane(step, p) > 0, array, old))

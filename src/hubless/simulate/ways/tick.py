@@ -107,10 +107,12 @@ class Tick:
                 constants = {name: part for parts in thin for name, part in parts.items()}
                 # weights are cast before they are differentiated, so that gradients stay small too
                 values = [p.bfloat16() if h else p for p, h in zip(params, halved, strict=True)]
-                gradients, (loss, seen) = gradient([*values, *nudges], constants, batch, shares[i])
+                gradients, (loss, activations) = gradient(
+                    [*values, *nudges], constants, batch, shares[i]
+                )
                 losses.add_(loss)
                 gradients, moves = gradients[: len(params)], gradients[len(params) :]
-                for factor, x, dy in zip(factors, seen, moves, strict=True):
+                for factor, x, dy in zip(factors, activations, moves, strict=True):
                     factor.descend(x, dy, step[i], lr)
                 if sums:
                     gradients = [s.add_(g).clone() for s, g in zip(sums, gradients, strict=True)]
@@ -139,7 +141,7 @@ class Tick:
             weights: Tensor,
             totals: list[Tensor],
         ) -> None:
-            cleared = [*(s for held in slots for s in held), *sums]
+            cleared = [*(s for own_slots in slots for s in own_slots), *sums]
             for i in range(length):
                 for p, a in zip(params, anchors, strict=True):
                     p.copy_(torch.where(per_lane(begins[i], p), a, p))

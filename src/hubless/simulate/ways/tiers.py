@@ -59,10 +59,10 @@ class Tiers:
             where = torch.from_numpy(part).to(self.device)
             losses[where] = learned.losses
             if each:
-                found = cast(Tensor, learned.each)
+                stack = cast(Tensor, learned.each)
                 if kept is None:
-                    kept = found.new_zeros(len(cohort.clients), found.shape[1])
-                kept[where] = found
+                    kept = stack.new_zeros(len(cohort.clients), stack.shape[1])
+                kept[where] = stack
             else:
                 summed = cast(Tensor, learned.total)
                 total = summed if total is None else total + summed

@@ -158,12 +158,12 @@ def _prepares_one_by_one(task: Task, batch: Batch) -> bool:
 
 def _column_seen(name: str, task: Task, module: nn.Module, batch: Batch) -> str | None:
     """The column that a layer is called on: the very same numbers, in whatever shape."""
-    layer, seen = cast(nn.Linear, module.get_submodule(name)), []
+    layer, inputs = cast(nn.Linear, module.get_submodule(name)), []
     prepared = task.prepared(batch)
     versions = {column: values._version for column, values in prepared.items()}
 
     def look(input: Tensor) -> Tensor:
-        seen.append(input)
+        inputs.append(input)
         return functional.linear(input, layer.weight, layer.bias)
 
     layer.forward = look  # type: ignore[method-assign]
@@ -174,16 +174,16 @@ def _column_seen(name: str, task: Task, module: nn.Module, batch: Batch) -> str 
         del layer.forward
     for column, values in prepared.items():
         changed = values._version != versions[column]
-        if seen and not changed and _is_view(seen[0], values) and values.dtype == torch.float32:
+        if inputs and not changed and _is_view(inputs[0], values) and values.dtype == torch.float32:
             return column
     return None
 
 
-def _is_view(seen: Tensor, values: Tensor) -> bool:
+def _is_view(view: Tensor, values: Tensor) -> bool:
     """Whether one is the other with its examples flattened, and no copy."""
     return (
-        seen.data_ptr() == values.data_ptr()
-        and seen.shape == values.flatten(1).shape
-        and seen.is_contiguous()
+        view.data_ptr() == values.data_ptr()
+        and view.shape == values.flatten(1).shape
+        and view.is_contiguous()
         and values.is_contiguous()
     )

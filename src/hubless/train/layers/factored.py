@@ -25,18 +25,19 @@ _ROUND = 8
 class FactoredLinear(nn.Linear):
     """A linear layer with W for all lanes, and a lane's own steps as two thin matrices.
 
-    `nudge` is zero: the gradient with respect to it is dy, and `seen` is the x that goes with it.
+    `nudge` is zero: the gradient with respect to it is dy, and `activations` is the x that goes
+    with it.
     """
 
     inputs: Tensor
     outputs: Tensor
     nudge: Tensor
-    seen: Tensor | None
+    activations: Tensor | None
 
     def forward(self, input: Tensor) -> Tensor:
-        if self.seen is not None or input.ndim != 2:
+        if self.activations is not None or input.ndim != 2:
             raise TaskError("a factored layer is called once, on one row per example")
-        self.seen = input
+        self.activations = input
         parts, device = [input, self.weight, self.inputs, self.outputs], input.device.type
         if torch.is_autocast_enabled(device):
             parts = [part.to(torch.get_autocast_dtype(device)) for part in parts]
@@ -88,12 +89,12 @@ class Factors:
             else:
                 part.index_fill_(0, lanes, 0.0)
 
-    def descend(self, seen: Tensor, gradient: Tensor, step: Tensor, lr: Tensor) -> None:
+    def descend(self, activations: Tensor, gradient: Tensor, step: Tensor, lr: Tensor) -> None:
         """Remember a step of every lane; one that idles has step 0, and what it wrote is gone."""
         slot = (step - 1).clamp(min=0).long()
         moved = gradient.float() * (-lr * per_lane((step > 0).float(), gradient))
-        place, width = (self._lanes, slot), seen.shape[1]
-        self._saw[:, :, :width].index_put_(place, seen.to(self.inputs.dtype))
+        place, width = (self._lanes, slot), activations.shape[1]
+        self._saw[:, :, :width].index_put_(place, activations.to(self.inputs.dtype))
         self._moved[:, :, :width].index_put_(place, moved)
 
     def add(self, total: Tensor, weights: Tensor, lanes: Tensor | None = None) -> None:
@@ -138,7 +139,7 @@ def factored(module: nn.Module, task: Task, recipe: Recipe, steps: int, batch: B
     for name in names:
         part = module.get_submodule(name)
         part.__class__ = FactoredLinear
-        part.seen = None  # type: ignore[assignment]
+        part.activations = None  # type: ignore[assignment]
         for thin in ("inputs", "outputs", "nudge"):
             part.register_buffer(thin, torch.zeros(1, dtype=half), persistent=False)
     return names

@@ -39,7 +39,7 @@ def gather(
     example = place // (high * wide)
     y = (place // wide) % high * sh + i * dh
     x = place % wide * sw + j * dw
-    seen = tl.load(
+    values = tl.load(
         images
         + lane * lane_stride
         + example * example_stride
@@ -49,9 +49,9 @@ def gather(
         mask=inside & (channel < channels),
         other=0,
     )
-    seen = tl.where(row == channels * kh * kw, 1.0, seen)
+    values = tl.where(row == channels * kh * kw, 1.0, values)
     rows = tl.num_programs(1)
-    tl.store(out + (lane * rows + row) * width + place, seen, mask=inside)
+    tl.store(out + (lane * rows + row) * width + place, values, mask=inside)
 
 
 @triton.jit
@@ -92,8 +92,8 @@ def add(
             saw = (down >= 0) & (across >= 0) & (down % sh == 0) & (across % sw == 0)
             saw = saw & (row < high) & (column < wide) & inside
             place = (example * high + row) * wide + column
-            seen = base + (channel * kh * kw + i * kw + j) * width + place
-            total += tl.load(seen, mask=saw, other=0).to(tl.float32)
+            source = base + (channel * kh * kw + i * kw + j) * width + place
+            total += tl.load(source, mask=saw, other=0).to(tl.float32)
     tl.store(out + lane * size + at, total.to(out.dtype.element_ty), mask=inside)
 
 

@@ -36,7 +36,7 @@ class Geometry:
         )
         return down, across
 
-    def seen(self, image: Tensor, i: int, j: int) -> Tensor:
+    def view(self, image: Tensor, i: int, j: int) -> Tensor:
         """What the kernel's element (i, j) sees at every place, as a view of the image."""
         (high, wide), (sh, sw), (dh, dw) = self.places, self.stride, self.dilation
         rows = slice(i * dh, i * dh + sh * (high - 1) + 1, sh)
@@ -70,8 +70,8 @@ def patches(images: Tensor, geometry: Geometry, rows: int = 0) -> Tensor:
 
 def _gathered(images: Tensor, geometry: Geometry, rows: int) -> Tensor:
     turned = images.transpose(-4, -3)
-    seen = [geometry.seen(turned, i, j) for i, j in geometry.elements]
-    columns = torch.stack(seen, -4).flatten(-3).flatten(-3, -2)
+    views = [geometry.view(turned, i, j) for i, j in geometry.elements]
+    columns = torch.stack(views, -4).flatten(-3).flatten(-3, -2)
     over = rows - columns.shape[-2]
     if over:
         columns = functional.pad(columns, (0, 0, 0, 1), value=1.0)
@@ -86,7 +86,7 @@ def _added(columns: Tensor, geometry: Geometry, channels: int) -> Tensor:
     parts = columns.reshape(*lead, channels, len(elements), examples, *places)
     images = columns.new_zeros(*lead, channels, examples, *geometry.image)
     for k, (i, j) in enumerate(elements):
-        geometry.seen(images, i, j).add_(parts.select(-4, k))
+        geometry.view(images, i, j).add_(parts.select(-4, k))
     return images.transpose(-4, -3)
 
 

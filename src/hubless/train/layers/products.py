@@ -18,8 +18,8 @@ def product(a: Tensor, b: Tensor) -> Tensor:
             [3., 3., 3., 3.]])
     """
     if _has_onednn and a.device.type == "cpu" and a.numel() and b.numel():
-        found: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
-        return found
+        result: Tensor = torch.ops.mkldnn._linear_pointwise(a, b, None, "none", [], "")
+        return result
     return a @ b.t()
 
 

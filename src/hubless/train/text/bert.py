@@ -82,8 +82,8 @@ class _Bert(nn.Module):
 
         query, key, value = split(part.query(asking)), split(part.key(x)), split(part.value(x))
         scores = query @ key.mT * query.shape[-1] ** -0.5 + barred
-        seen = part.dropout(scores.softmax(-1)) @ value
-        x = layer.attention.output(seen.transpose(1, 2).flatten(2), asking)
+        attended = part.dropout(scores.softmax(-1)) @ value
+        x = layer.attention.output(attended.transpose(1, 2).flatten(2), asking)
         result: Tensor = layer.output(layer.intermediate(x), x)
         return result
 

@@ -58,8 +58,8 @@ class OfGuesses:
 
     measure: PerExample
 
-    def __call__(self, said: Guesses) -> Tensor:
-        return self.measure(said.scores, said.wanted)
+    def __call__(self, guesses: Guesses) -> Tensor:
+        return self.measure(guesses.scores, guesses.wanted)
 
 
 GUESSING: Mapping[str, PerExample] = {
@@ -130,11 +130,11 @@ def minilm(path: str | Path | None = None, *, seed: int = 0) -> PreTrainedModel:
     folder = minilm_folder(path)
     try:
         config = BertConfig.from_json_file(folder / "config.json")
-        found = load_file(folder / "model.safetensors")
+        arrays = load_file(folder / "model.safetensors")
     except Exception as error:
         raise DataError(f"no BERT can be read from {folder}: {error}") from error
     model = _fresh(MaskedBert.kind, config, seed)
-    _take_over(model, {f"bert.{name}": array for name, array in found.items()})
+    _take_over(model, {f"bert.{name}": array for name, array in arrays.items()})
     return model
 
 

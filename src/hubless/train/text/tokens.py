@@ -171,9 +171,9 @@ class Vocabulary:
         dtype = np.int16 if self.size <= 1 << 15 else np.int32
         ids = np.full((len(distinct), length), self.pad, dtype)
         ids[:, 0] = self.start
-        known: dict[str, list[int]] = {}
+        cache: dict[str, list[int]] = {}
         for at in range(0, len(distinct), _CHUNK):
-            self._fill(ids[at : at + _CHUNK], distinct[at : at + _CHUNK], known)
+            self._fill(ids[at : at + _CHUNK], distinct[at : at + _CHUNK], cache)
         if len(distinct) == len(listed):
             return ids
         return ids[np.fromiter(map(places.__getitem__, listed), np.int64, len(listed))]
@@ -191,27 +191,27 @@ class Vocabulary:
         """The pieces that numbers stand for."""
         return [str(self._tokenizer.id_to_token(int(number))) for number in ids]
 
-    def _fill(self, ids: NDArray[Any], texts: list[str], known: dict[str, list[int]]) -> None:
+    def _fill(self, ids: NDArray[Any], texts: list[str], cache: dict[str, list[int]]) -> None:
         room = ids.shape[1] - 2
-        pieces = self._found(texts, room, known)
+        pieces = self._pieces(texts, room, cache)
         counts = np.fromiter(map(len, pieces), np.int64, len(pieces))
         flat = np.fromiter(itertools.chain.from_iterable(pieces), ids.dtype, counts.sum())
         rows = np.repeat(np.arange(len(texts)), counts)
         ids[rows, np.arange(len(flat)) - np.repeat(counts.cumsum() - counts, counts) + 1] = flat
         ids[np.arange(len(texts)), counts + 1] = self.end
 
-    def _found(self, texts: list[str], room: int, known: dict[str, list[int]]) -> list[list[int]]:
+    def _pieces(self, texts: list[str], room: int, cache: dict[str, list[int]]) -> list[list[int]]:
         """The first pieces of each text, from what is known of its words.
 
         Blanks always part words, so that a word is what it is whatever stands beside it.
         """
         cut = [text[: (_LONGEST_WORD + 1) * room] for text in texts]
         words = [text.split(" ") if self._parts_at_blanks else [text] for text in cut]
-        new = list(set(itertools.chain.from_iterable(words)).difference(known))
-        found = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
-        known.update(zip(new, [encoding.ids for encoding in found], strict=True))
+        new = list(set(itertools.chain.from_iterable(words)).difference(cache))
+        encodings = self._tokenizer.encode_batch_fast(new, add_special_tokens=False)
+        cache.update(zip(new, [encoding.ids for encoding in encodings], strict=True))
         pieces = itertools.chain.from_iterable
-        return [list(itertools.islice(pieces(map(known.__getitem__, w)), room)) for w in words]
+        return [list(itertools.islice(pieces(map(cache.__getitem__, w)), room)) for w in words]
 
     @cached_property
     def _parts_at_blanks(self) -> bool:
@@ -278,11 +278,11 @@ def _alphabet(counts: dict[str, int], most: int) -> list[str]:
     from tokenizers import normalizers
 
     normalizer = normalizers.BertNormalizer(lowercase=True)
-    seen: dict[str, int] = {}
+    tally: dict[str, int] = {}
     for text, times in counts.items():
         for character in set(normalizer.normalize_str(text)):
-            seen[character] = seen.get(character, 0) + times
-    ranked = sorted((c for c in seen if not c.isspace()), key=lambda c: (-seen[c], c))
+            tally[character] = tally.get(character, 0) + times
+    ranked = sorted((c for c in tally if not c.isspace()), key=lambda c: (-tally[c], c))
     return sorted(ranked[:most])
 
 
