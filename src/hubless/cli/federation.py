@@ -79,26 +79,29 @@ def _check(options: argparse.Namespace) -> int:
     # the store itself, without the patience that would hide how it behaves
     bare = store.store if isinstance(store, Reliable) else store
     client = check_name(options.client)
-    found = examine(bare, size=max(1, options.size) << 20, client=client)
+    findings = examine(bare, size=max(1, options.size) << 20, client=client)
     if options.json:
-        print(in_json({"url": store.url, "usable": found.usable, **asdict(found)}))
-        return 0 if found.usable else 1
+        print(in_json({"url": store.url, "usable": findings.usable, **asdict(findings)}))
+        return 0 if findings.usable else 1
     rows = [
-        ("write", _yes(found.can_write), f"{found.put_seconds * 1000:.1f} ms"),
-        ("read", _yes(found.can_read), f"{found.get_seconds * 1000:.1f} ms"),
-        ("list", _yes(found.can_list), f"{found.list_seconds * 1000:.1f} ms"),
-        ("delete", _yes(found.can_delete), ""),
-        ("upload", "", f"{in_bytes(found.upload_rate)}/s"),
-        ("download", "", f"{in_bytes(found.download_rate)}/s"),
-        ("create if absent", _yes(found.creates_if_absent), found.create_note),
+        ("write", _yes(findings.can_write), f"{findings.put_seconds * 1000:.1f} ms"),
+        ("read", _yes(findings.can_read), f"{findings.get_seconds * 1000:.1f} ms"),
+        ("list", _yes(findings.can_list), f"{findings.list_seconds * 1000:.1f} ms"),
+        ("delete", _yes(findings.can_delete), ""),
+        ("upload", "", f"{in_bytes(findings.upload_rate)}/s"),
+        ("download", "", f"{in_bytes(findings.download_rate)}/s"),
+        ("create if absent", _yes(findings.creates_if_absent), findings.create_note),
     ]
     print(store.url)
     print_table(rows)
-    if found.trouble:
-        print(f"stopped at: {found.trouble}")
-    modes = [*(["async"] if found.usable else []), *(["sync"] if found.creates_if_absent else [])]
+    if findings.trouble:
+        print(f"stopped at: {findings.trouble}")
+    modes = [
+        *(["async"] if findings.usable else []),
+        *(["sync"] if findings.creates_if_absent else []),
+    ]
     print(f"good for: {', '.join(modes) or 'nothing yet'}")
-    return 0 if found.usable else 1
+    return 0 if findings.usable else 1
 
 
 def _pull(options: argparse.Namespace) -> int:

@@ -112,9 +112,9 @@ def _member(options: argparse.Namespace, listeners: list[Any]) -> Federation:
     import hubless
     from hubless.events import to_file
 
-    client, told = _client(options.client)
+    client, origin = _client(options.client)
     words = " ".join([str(options.script), *options.arguments])
-    _say(f"runs {words} as client {client} ({told})")
+    _say(f"runs {words} as client {client} ({origin})")
     selector = _selector(options.selector)
     if (selector is None) != (options.cohort is None):
         raise FederationError("--selector and --cohort go together: who is picked, and how many")
@@ -210,13 +210,13 @@ def _client(given: str | None) -> tuple[str, str]:
 def _strategy(name: str) -> Strategy:
     from hubless.strategy import kinds
 
-    known = {kind.lower(): strategy for kind, strategy in kinds().items()}
-    if name.lower() not in known:
+    strategies = {kind.lower(): strategy for kind, strategy in kinds().items()}
+    if name.lower() not in strategies:
         raise FederationError(
             f"there is no strategy {name!r}: there are {', '.join(sorted(kinds()))}"
         )
     # each of the named ones can be made without settings
-    return cast("Callable[[], Strategy]", known[name.lower()])()
+    return cast("Callable[[], Strategy]", strategies[name.lower()])()
 
 
 def _selector(text: str | None) -> Selector | None:

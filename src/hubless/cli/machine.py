@@ -79,7 +79,7 @@ def _demo(options: argparse.Namespace) -> int:
 
 def _env(options: argparse.Namespace) -> int:
     packages = _packages()
-    found: dict[str, Any] = {
+    facts: dict[str, Any] = {
         "hubless": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -89,21 +89,21 @@ def _env(options: argparse.Namespace) -> int:
         "gpus": _gpus(),
     }
     if options.full:
-        found["torch"] = _torch()
+        facts["torch"] = _torch()
     if options.json:
-        print(json.dumps({**found, "packages": packages}))
+        print(json.dumps({**facts, "packages": packages}))
         return 0
-    rows = [(name.removesuffix("_bytes"), _said(name, value)) for name, value in found.items()]
+    rows = [(name.removesuffix("_bytes"), _text(name, value)) for name, value in facts.items()]
     rows[3:3] = [(name, version or "not installed") for name, version in packages.items()]
     print_table(rows)
     return 0
 
 
-def _said(name: str, value: Any) -> str:
+def _text(name: str, value: Any) -> str:
     if name == "memory_bytes":
         return "unknown" if value is None else in_bytes(value)
     if isinstance(value, dict):
-        return ", ".join(f"{key} {_said(key, item)}" for key, item in value.items())
+        return ", ".join(f"{key} {_text(key, item)}" for key, item in value.items())
     if isinstance(value, list):
         return ", ".join(map(str, value)) or "none found"
     return "none found" if value is None else str(value)
@@ -113,13 +113,13 @@ def _packages() -> dict[str, str | None]:
     """The versions that are installed, from their own records and so without importing them."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found: dict[str, str | None] = {}
+    versions: dict[str, str | None] = {}
     for name in _PACKAGES:
         try:
-            found[name] = version(name)
+            versions[name] = version(name)
         except PackageNotFoundError:
-            found[name] = None
-    return found
+            versions[name] = None
+    return versions
 
 
 def _cores() -> int | None:
@@ -151,10 +151,12 @@ def _gpus() -> list[str]:
         return []
     asked = [tool, "--query-gpu=name,memory.total", "--format=csv,noheader"]
     try:
-        said = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True).stdout
+        output = subprocess.run(
+            asked, capture_output=True, text=True, timeout=10, check=True
+        ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [line.strip() for line in said.splitlines() if line.strip()]
+    return [line.strip() for line in output.splitlines() if line.strip()]
 
 
 def _torch() -> dict[str, Any] | None:

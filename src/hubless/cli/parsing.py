@@ -50,9 +50,9 @@ class Command(argparse.ArgumentParser):
         if self.words_before_script is None or args is None:
             return super().parse_known_args(args, namespace)
         own, handed_on = self._divided(args, self.words_before_script)
-        found, unknown = super().parse_known_args(own, namespace)
-        found.own, found.arguments = own, handed_on
-        return found, unknown
+        options, unknown = super().parse_known_args(own, namespace)
+        options.own, options.arguments = own, handed_on
+        return options, unknown
 
     def _divided(self, given: Sequence[str], words: int) -> tuple[list[str], list[str]]:
         own: list[str] = []
@@ -81,8 +81,8 @@ def add_command(
     commands: Any, name: str, handler: Handler, *, json: bool = True, **named: Any
 ) -> Command:
     """A new command, with what every command takes; without a description, its help is one."""
-    said: str = named["help"]
-    named.setdefault("description", f"{said[0].upper()}{said[1:]}.")
+    text: str = named["help"]
+    named.setdefault("description", f"{text[0].upper()}{text[1:]}.")
     command: Command = commands.add_parser(name, **named)
     if json:
         command.add_argument("--json", action="store_true", help="print JSON")

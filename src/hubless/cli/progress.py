@@ -30,7 +30,7 @@ class Progress:
         self.heard = 0
         self._rounds: dict[str, int] = {}
         self._metrics: dict[str, str] = {}
-        self._said: dict[str, float] = {}
+        self._printed_at: dict[str, float] = {}
         self._interval = _ON_TERMINAL if sys.stderr.isatty() else _ELSEWHERE
 
     def __call__(self, event: Event) -> None:
@@ -39,19 +39,19 @@ class Progress:
             self._rounds[event.client] = int(event.settings.get("rounds", 0))
         if isinstance(event, events.Trained) and event.metrics:
             self._metrics[event.client] = in_words(event.metrics)
-        line = self._told(event)
+        line = self._line(event)
         if line is None:
             return
         if not isinstance(event, _RARE):
             # one line now and then for each client; troubles have their own turns
             turn = f"{event.client} {event.kind}" if isinstance(event, _WARNED) else event.client
             now = time.monotonic()
-            if now - self._said.get(turn, -1e9) < self._interval:
+            if now - self._printed_at.get(turn, -1e9) < self._interval:
                 return
-            self._said[turn] = now
+            self._printed_at[turn] = now
         print(printable(f"{event.client}: {line}"), file=sys.stderr, flush=True)
 
-    def _told(self, event: Event) -> str | None:
+    def _line(self, event: Event) -> str | None:
         match event:
             case events.Started():
                 clients = event.settings.get("clients")

@@ -62,9 +62,9 @@ def exit_code(leaving: SystemExit) -> int:
     return 1
 
 
-def _within(found: TracebackType | None, path: Path) -> TracebackType | None:
+def _within(trace: TracebackType | None, path: Path) -> TracebackType | None:
     """The traceback from the script on: how it came to be run is nobody's concern."""
     script = path.resolve()
-    while found is not None and Path(found.tb_frame.f_code.co_filename).resolve() != script:
-        found = found.tb_next
-    return found
+    while trace is not None and Path(trace.tb_frame.f_code.co_filename).resolve() != script:
+        trace = trace.tb_next
+    return trace

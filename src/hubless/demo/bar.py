@@ -13,15 +13,15 @@ class Bar:
 
     def __init__(self, label: str, total: int, every: float = 5.0) -> None:
         self.label, self.total, self.every = label, total, every
-        self._said = time.monotonic()
+        self._shown_at = time.monotonic()
 
-    def show(self, done: int, told: str) -> None:
+    def show(self, done: int, status: str) -> None:
         """So much of the total is done, and this is how it stands."""
         live, now = sys.stdout.isatty(), time.monotonic()
         ended = done >= self.total
-        if not live and not ended and now - self._said < self.every:
+        if not live and not ended and now - self._shown_at < self.every:
             return
-        self._said = now
+        self._shown_at = now
         bar = "#" * (_WIDTH * done // self.total)
         start, end = ("\r", "\n" if ended else "") if live else ("", "\n")
-        print(f"{start}{self.label:22} [{bar:{_WIDTH}}] {told}", end=end, flush=True)
+        print(f"{start}{self.label:22} [{bar:{_WIDTH}}] {status}", end=end, flush=True)

@@ -77,7 +77,7 @@ def run(folder: Path, *, clients: int, rounds: int) -> Path:
     print(
         f"   year; {COHORT} of them train in each of {rounds} rounds, tested on the last month.\n"
     )
-    found = [
+    scores = [
         _simulate(line, selector, horizon, rounds, folder / "events.jsonl")
         for selector in SELECTORS
         for horizon in HORIZONS
@@ -86,10 +86,10 @@ def run(folder: Path, *, clients: int, rounds: int) -> Path:
         f"\n{'who trains':12}{'on what':12}{'accuracy':>10}{'lightest':>11}{'heaviest':>11}", end=""
     )
     print(f"{'uploaded':>12}\n{'':24}{'(all)':>10}{'tenth':>11}{'tenth':>11}")
-    for one in found:
+    for one in scores:
         shares = f"{one.accuracy:>10.1%}{one.lightest:>11.1%}{one.heaviest:>11.1%}"
         print(f"{one.selector:12}{one.horizon:12}{shares}{one.uploaded / 1e6:>9.0f} MB")
-    print("\n" + "\n".join(_learned(found)) + "\n")
+    print("\n" + "\n".join(_learned(scores)) + "\n")
     return folder
 
 
@@ -117,8 +117,8 @@ def _simulate(line: Timeline, selector: str, horizon: str, rounds: int, log: Pat
         simulation.run(each)
         uploaded += sum(int(row["bytes_up"]) for row in simulation.rows)
         earlier = simulation
-    found = Outcome.of(line.test, simulation.evaluate_by_example())
-    tenths = by_decile(found)["accuracy"]
+    outcome = Outcome.of(line.test, simulation.evaluate_by_example())
+    tenths = by_decile(outcome)["accuracy"]
     overall = simulation.evaluate()["accuracy"]
     return Score(selector, horizon, overall, tenths[0], tenths[-1], uploaded)
 
@@ -140,23 +140,23 @@ def _continued(listener: Listener, segment: int, rounds: int, segments: int) -> 
 
 
 def _shown(bar: Bar, before: int) -> Listener:
-    known = ""
+    status = ""
 
     def show(event: events.Event) -> None:
-        nonlocal known
+        nonlocal status
         if isinstance(event, events.Trained):
             if "accuracy" in event.metrics:
-                known = f"accuracy {event.metrics['accuracy']:.1%}"
-            bar.show(before + event.round, known)
+                status = f"accuracy {event.metrics['accuracy']:.1%}"
+            bar.show(before + event.round, status)
 
     return show
 
 
-def _learned(found: list[Score]) -> list[str]:
+def _learned(scores: list[Score]) -> list[str]:
     """What the table comes to, in words."""
 
     def mean(**which: str) -> float:
-        chosen = [f for f in found if all(getattr(f, k) == v for k, v in which.items())]
+        chosen = [f for f in scores if all(getattr(f, k) == v for k, v in which.items())]
         return float(np.mean([f.accuracy for f in chosen]))
 
     ranked = sorted(SELECTORS, key=lambda name: mean(selector=name), reverse=True)
@@ -166,7 +166,7 @@ def _learned(found: list[Score]) -> list[str]:
     more, less = ("once on six months", "two months at a time")
     if continual > once:
         more, less = less, more
-    gap = max(found, key=lambda f: f.heaviest - f.lightest)
+    gap = max(scores, key=lambda f: f.heaviest - f.lightest)
     return [
         f"Picked by {best}, clients teach {gained:.1f} points more than by {last} at equal upload.",
         f"Training {more} gives {abs(once - continual):.1f} points more than {less}.",
@@ -177,12 +177,12 @@ def _learned(found: list[Score]) -> list[str]:
 
 def _fleet(clients: int) -> hubless.Population:
     """The fleet with its words as numbers, the commonest first and 0 for none."""
-    said = generate(clients, habits=Habits(utterances=40, most=2000))
-    texts = [text.split()[:LENGTH] for text in said.columns["text"].tolist()]
+    people = generate(clients, habits=Habits(utterances=40, most=2000))
+    texts = [text.split()[:LENGTH] for text in people.columns["text"].tolist()]
     common = Counter(word for text in texts for word in text).most_common(WORDS)
     number = {word: place for place, (word, _) in enumerate(common, 1)}
     words: NDArray[Any] = np.zeros((len(texts), LENGTH), np.int16)
     for row, text in zip(words, texts, strict=True):
         row[: len(text)] = [number.get(word, 0) for word in text]
-    columns = {"x": words, "y": said.columns["intent"].astype(np.int64)}
-    return replace(said, columns={**columns, "time": said.columns["time"]})
+    columns = {"x": words, "y": people.columns["intent"].astype(np.int64)}
+    return replace(people, columns={**columns, "time": people.columns["time"]})

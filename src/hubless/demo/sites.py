@@ -83,7 +83,7 @@ class Watched:
     results: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self._said: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+        self._messages: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
         self._bar = Bar("five sites", self.epochs, every=2.0)
         self._sites = {name: self._start(name) for name in SITES}
 
@@ -91,21 +91,21 @@ class Watched:
         """Show how they get on until all have ended; None where one failed."""
         open_ends = len(SITES)
         while open_ends:
-            said = self._said.get()
-            if "ended" in said:
-                if said["ended"] == -signal.SIGKILL and said["site"] == VICTIM:
+            message = self._messages.get()
+            if "ended" in message:
+                if message["ended"] == -signal.SIGKILL and message["site"] == VICTIM:
                     self.killed_at = self.epoch[VICTIM]
                     threading.Timer(1.5, self._return).start()
                     continue
                 open_ends -= 1
-            elif "federated" in said:
-                self.results[said["site"]] = said
+            elif "federated" in message:
+                self.results[message["site"]] = message
             else:
-                self.epoch[said["site"]], self.accuracy[said["site"]] = (
-                    said["epoch"],
-                    said["accuracy"],
+                self.epoch[message["site"]], self.accuracy[message["site"]] = (
+                    message["epoch"],
+                    message["accuracy"],
                 )
-                self._kill_in_time(said["site"])
+                self._kill_in_time(message["site"])
                 self._show()
         return self.results if len(self.results) == len(SITES) else None
 
@@ -129,11 +129,11 @@ class Watched:
         def read() -> None:
             for line in site.stdout or ():
                 try:
-                    self._said.put(json.loads(line))
+                    self._messages.put(json.loads(line))
                 except ValueError:
                     # killed in the middle of a line
                     continue
-            self._said.put({"site": name, "ended": site.wait()})
+            self._messages.put({"site": name, "ended": site.wait()})
 
         threading.Thread(target=read, daemon=True).start()
         return site

@@ -175,10 +175,10 @@ class ActiveStudy:
                 return False
             pool.advance()
             left = (time.monotonic() - started) * (epochs - pool.epoch)
-            known = [curve[-1] for curve in pool.curves if curve]
-            told = f"{len(models)} models on pooled data: epoch {pool.epoch} of {epochs}"
-            best = f", best auc {max(known):.4f}" if known else ""
-            print(f"{told}{best}, about {left:.0f} s to go", file=sys.stderr)
+            aucs = [curve[-1] for curve in pool.curves if curve]
+            status = f"{len(models)} models on pooled data: epoch {pool.epoch} of {epochs}"
+            best = f", best auc {max(aucs):.4f}" if aucs else ""
+            print(f"{status}{best}, about {left:.0f} s to go", file=sys.stderr)
         for run, curve in zip(runs, pool.curves, strict=True):
             self._keep([replace(run, curve=curve, diverged=len(curve) < epochs)])
         shutil.rmtree(folder, ignore_errors=True)
@@ -261,19 +261,19 @@ def report(study: ActiveStudy, title: str) -> str:
     arms = {
         arm: {run.repetition: run.padded(epochs) for run in main if run.arm == arm} for arm in GRIDS
     }
-    found = savings.summary({arm: curves for arm, curves in arms.items() if curves})
+    numbers = savings.summary({arm: curves for arm, curves in arms.items() if curves})
     diverged = [run.label for run in runs if run.diverged]
     tuned = {arm: any(run.tuning and run.arm == arm for run in runs) for arm in GRIDS}
-    untuned = [told for arm in GRIDS for told in edges(runs, arm)]
-    said = {"epochs": epochs, "rounds": study.rounds, "knobs": knobs, "tuned": tuned}
-    said |= {"edges": untuned, "diverged": diverged}
-    write(study.out / "table.json", json.dumps({**said, **found}, indent=1))
-    text = savings.markdown(found, knobs)
+    untuned = [edge for arm in GRIDS for edge in edges(runs, arm)]
+    facts = {"epochs": epochs, "rounds": study.rounds, "knobs": knobs, "tuned": tuned}
+    facts |= {"edges": untuned, "diverged": diverged}
+    write(study.out / "table.json", json.dumps({**facts, **numbers}, indent=1))
+    text = savings.markdown(numbers, knobs)
     if untuned:
         text += "\n\nNot tuned to the end: " + "; ".join(untuned) + "."
     write(study.out / "table.md", text + "\n")
     try:
-        savings.draw(found, title, study.out / "auc")
+        savings.draw(numbers, title, study.out / "auc")
     except DataError as error:
         print(error, file=sys.stderr)
     return text

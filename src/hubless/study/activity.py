@@ -79,9 +79,9 @@ def chances(selector: Selector, examples: Ints, k: int) -> Floats:
     if not isinstance(selector, Activity):
         share = selector.share if isinstance(selector, (Heavy, Light)) else 1.0
         group = (heaviest if isinstance(selector, Heavy) else lightest)(examples, share)
-        found = np.zeros(len(examples))
-        found[group] = k / len(group)
-        return found
+        result = np.zeros(len(examples))
+        result[group] = k / len(group)
+        return result
     if selector.design == "exact":
         return selector.inclusion(Roster(examples), k)
     weights = selector.weights(Roster(examples))
@@ -220,8 +220,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked.out.mkdir(parents=True, exist_ok=True)
     picture.save(asked.out / "activity.png", scale_factor=2)
     picture.save(asked.out / "activity.svg")
-    found = [asdict(each) for each in panels]
-    (asked.out / "activity.json").write_text(json.dumps(found, indent=1), encoding="utf-8")
+    records = [asdict(each) for each in panels]
+    (asked.out / "activity.json").write_text(json.dumps(records, indent=1), encoding="utf-8")
     for each in panels:
         print(f"{each.selector:30s} {each.clients:6d} clients, off by {each.off:.1f} errors")
     return 0

@@ -172,8 +172,8 @@ def tune(study: ContinualStudy, out: Path, deadline: float, workers: int) -> boo
         ]
         tried.sort(key=lambda pair: pair[0])
         for perplexity, rates in tried:
-            told = ", ".join(f"{name} {value:g}" for name, value in rates.items())
-            print(f"{algorithm} {told}: perplexity {perplexity:.4g}")
+            text = ", ".join(f"{name} {value:g}" for name, value in rates.items())
+            print(f"{algorithm} {text}: perplexity {perplexity:.4g}")
         if not tried:
             continue
         best = tried[0][1]
@@ -249,13 +249,13 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
     if settings.window is not None:
         timeline = timeline.between(*settings.window)
     people, test = timeline.population, timeline.test
-    seen = timeline.window(timeline.start, timeline.tested)
+    training = timeline.window(timeline.start, timeline.tested)
     texts: NDArray[Any] = people.columns["text"]
-    rows = seen.rows if seen.rows is not None else np.arange(seen.examples)
+    rows = training.rows if training.rows is not None else np.arange(training.examples)
     vocabulary = Vocabulary.trained(texts[rows].tolist(), settings.vocabulary)
     columns = vocabulary.columns(texts, settings.length)
     encoded = {**columns, "time": people.columns["time"]}
-    print(f"{seen.examples} messages to train on, {test.examples} to test on", file=sys.stderr)
+    print(f"{training.examples} messages to train on, {test.examples} to test on", file=sys.stderr)
     staged = folder.with_name(f"{folder.name}.part")
     shutil.rmtree(staged, ignore_errors=True)
     staged.mkdir(parents=True)
@@ -267,9 +267,9 @@ def prepare(settings: Settings, data: Path | None, folder: Path) -> None:
             first = line.tested - count * months * MONTH
             for number, window in enumerate(periods(line, horizon)[1:], 2):
                 earlier = line.window(first, first + (number - 1) * months * MONTH)
-                found = Novelty.between(earlier, window).by_decile()
+                deciles = Novelty.between(earlier, window).by_decile()
                 more = {"horizon": horizon, "set": str(place), "period": number}
-                novelty += [{**more, **row} for row in found.to_dicts()]
+                novelty += [{**more, **row} for row in deciles.to_dicts()]
     write(staged / "novelty.json", json.dumps(novelty))
     replace(people, columns=encoded).packed().save(staged / "messages")
     span = {"start": str(timeline.start), "stop": str(timeline.stop)}

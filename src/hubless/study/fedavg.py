@@ -96,10 +96,10 @@ def complete(
 ) -> bool:
     """Run what is not finished, each in its folder; False where there was no time for all."""
     for place, run in enumerate(runs, 1):
-        known = [done for done in _results(out) if done.cell == run.cell]
+        earlier = [done for done in _results(out) if done.cell == run.cell]
         # a rate need not run for longer than another one took to the target
-        most = math.ceil(min([rounds, *(done.rounds for done in known if done.lr != run.lr)]))
-        if any(done.lr == run.lr and done.finished(most) for done in known):
+        most = math.ceil(min([rounds, *(done.rounds for done in earlier if done.lr != run.lr)]))
+        if any(done.lr == run.lr and done.finished(most) for done in earlier):
             continue
         if time.monotonic() >= deadline:
             return False

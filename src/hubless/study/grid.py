@@ -53,12 +53,14 @@ def cells(axes: Mapping[str, Sequence[str]]) -> list[Cell]:
             raise DataError(f"the grid has no choice of {name}")
         if len(set(choices)) < len(choices):
             raise DataError(f"the grid has a choice of {name} twice: {', '.join(choices)}")
-    found: list[Cell] = [dict(zip(axes, chosen, strict=True)) for chosen in product(*axes.values())]
+    combinations: list[Cell] = [
+        dict(zip(axes, chosen, strict=True)) for chosen in product(*axes.values())
+    ]
     labels: dict[str, Cell] = {}
-    for cell in found:
+    for cell in combinations:
         if (other := labels.setdefault(label(cell), cell)) is not cell:
             raise DataError(f"{dict(other)} and {dict(cell)} would both be kept as {label(cell)}")
-    return found
+    return combinations
 
 
 def label(cell: Cell) -> str:
@@ -135,9 +137,9 @@ class Board:
         self._taken.append(seconds)
         each = sum(self._taken) / len(self._taken)
         left = each * (self.cells - self.finished) / self.workers
-        told = ", ".join(f"{name} {choice}" for name, choice in cell.items())
+        choices = ", ".join(f"{name} {choice}" for name, choice in cell.items())
         more = f"; about {_spoken(left)} to go" if self.finished < self.cells else ""
-        print(f"cell {self.finished} of {self.cells}: {told}{more}", file=sys.stderr)
+        print(f"cell {self.finished} of {self.cells}: {choices}{more}", file=sys.stderr)
 
 
 Ended = tuple[Cell, Rows | None, float]

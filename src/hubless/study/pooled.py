@@ -125,7 +125,7 @@ class Pool:
     def _save(self) -> None:
         arrays = (self._stacked, *self._moments, self._steps)
         named = {f"array {i}": array.cpu().numpy() for i, array in enumerate(arrays)}
-        facts = {"models": self._said(), "curves": self.curves, "epoch": self.epoch}
+        facts = {"models": self._labels(), "curves": self.curves, "epoch": self.epoch}
         checkpoint.write(self.folder, named, facts)
 
     def _resume(self) -> None:
@@ -133,12 +133,12 @@ class Pool:
         if not (self.folder / checkpoint.NAME).exists():
             return
         arrays, facts = checkpoint.read(self.folder)
-        if facts["models"] == self._said():
+        if facts["models"] == self._labels():
             read = [torch.tensor(arrays[f"array {i}"]) for i in range(len(arrays))]
             self._stacked, *self._moments, self._steps = read
             self.curves, self.epoch = facts["curves"], facts["epoch"]
 
-    def _said(self) -> list[str]:
+    def _labels(self) -> list[str]:
         return [model.label for model in self.models]
 
 

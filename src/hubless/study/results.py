@@ -47,18 +47,18 @@ class Watch:
     deadline: float
     metric: str
     after: int = 0
-    said: tuple[float, float] | None = None
+    last_print: tuple[float, float] | None = None
 
     def __call__(self, simulation: Simulation, row: Row) -> bool:
         now, at = time.monotonic(), row["round"]
-        since, last = self.said or (-math.inf, at)
+        since, last = self.last_print or (-math.inf, at)
         if now - since >= 5:
             left = (now - since) / max(at - last, 1) * (self.rounds - at + self.after)
-            known = [row[self.metric] for row in simulation.rows if self.metric in row][-1:]
-            told = "".join(f", {self.metric} {value:.4f}" for value in known)
-            more = f", at most {left:.0f} s to go" if self.said else ""
-            print(f"{self.label}: round {at}{told}{more}", file=sys.stderr)
-            self.said = (now, at)
+            latest = [row[self.metric] for row in simulation.rows if self.metric in row][-1:]
+            metric = "".join(f", {self.metric} {value:.4f}" for value in latest)
+            more = f", at most {left:.0f} s to go" if self.last_print else ""
+            print(f"{self.label}: round {at}{metric}{more}", file=sys.stderr)
+            self.last_print = (now, at)
         return now >= self.deadline
 
 
@@ -98,13 +98,13 @@ def add_line(path: Path, record: Mapping[str, Any]) -> None:
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The records of a file of JSON lines, but for those that were not written to their end."""
-    found = []
+    records = []
     for line in path.read_bytes().splitlines() if path.exists() else ():
         try:
-            found.append(json.loads(line))
+            records.append(json.loads(line))
         except ValueError:
             continue
-    return found
+    return records
 
 
 @contextlib.contextmanager

@@ -126,8 +126,8 @@ class Settings:
                 raise DataError(f"{path} has {section!r}, where title and {list(_SECTIONS)} may be")
             for name, setting in value.items():
                 if name not in _SECTIONS[section]:
-                    known = ", ".join(_SECTIONS[section])
-                    raise DataError(f"{path}: [{section}] has {name!r}, where {known} may be")
+                    names = ", ".join(_SECTIONS[section])
+                    raise DataError(f"{path}: [{section}] has {name!r}, where {names} may be")
                 given[name] = _as_meant(name, setting, path)
         try:
             settings = cls(**given)
@@ -156,12 +156,12 @@ class Settings:
     @property
     def about_data(self) -> dict[str, str]:
         """What prepared data depend on."""
-        return {name: self.told[name] for name in (*_SECTIONS["data"], "share", "seed")}
+        return {name: self.as_texts[name] for name in (*_SECTIONS["data"], "share", "seed")}
 
     @property
     def about_cells(self) -> dict[str, str]:
         """What a cell's result depends on besides the cell; more cells may come at any time."""
-        return {name: told for name, told in self.told.items() if name not in _NOT_OF_A_CELL}
+        return {name: text for name, text in self.as_texts.items() if name not in _NOT_OF_A_CELL}
 
     @property
     def about_trials(self) -> dict[str, str]:
@@ -174,7 +174,7 @@ class Settings:
         return {**self.about_cells, "rates": str(fixed), **where}
 
     @property
-    def told(self) -> dict[str, str]:
+    def as_texts(self) -> dict[str, str]:
         """All of it as text."""
         return {f.name: str(getattr(self, f.name)) for f in fields(self) if f.name != "title"}
 
@@ -213,7 +213,7 @@ def _written(value: Any) -> str:
         return f"{value.layers} layers of width {value.width}, {value.heads} heads"
     if isinstance(value, Mapping):
         rates = {name: ", ".join(f"{k} {v:g}" for k, v in of.items()) for name, of in value.items()}
-        return "; ".join(f"{name}: {told}" for name, told in rates.items())
+        return "; ".join(f"{name}: {text}" for name, text in rates.items())
     if isinstance(value, bool):
         return "yes" if value else "no"
     return str(value) if isinstance(value, str | int | float) else ", ".join(map(str, value))

@@ -14,10 +14,10 @@ def at_edges(best: Knobs, tried: Iterable[Knobs]) -> list[str]:
     ['the most that was tried of client, 1']
     """
     others = list(tried)
-    found = []
+    edges = []
     for name, value in best.items():
         values = {knobs[name] for knobs in others}
         if len(values) > 1 and value in (min(values), max(values)):
             which = "least" if value == min(values) else "most"
-            found.append(f"the {which} that was tried of {name}, {value:g}")
-    return found
+            edges.append(f"the {which} that was tried of {name}, {value:g}")
+    return edges

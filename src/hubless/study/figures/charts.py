@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from hubless.study.figures.comparison import MINUS, REFERENCE, SAID, Rows
+from hubless.study.figures.comparison import KIND_LABELS, MINUS, REFERENCE, Rows
 
 if TYPE_CHECKING:
     import altair
@@ -44,7 +44,7 @@ def bars(rows: Rows, narrow: bool) -> Drawn:
     room = 0.2 * (high - low or 1)
     domain = [low - room * any(r["mean"] < 0 for r in rows), high + room]
     data = [{**row, "value": _signed(row["mean"])} for row in rows]
-    order, algorithms = _seen(rows, "selection"), sorted(_seen(rows, "algorithm"))
+    order, algorithms = _distinct(rows, "selection"), sorted(_distinct(rows, "algorithm"))
     along = alt.Scale(domain=domain, nice=False)
     base = alt.Chart().encode(
         y=alt.Y("selection:N", sort=order, title=None, axis=alt.Axis(labelLimit=0, grid=False)),
@@ -86,7 +86,7 @@ def lines(rows: Rows, narrow: bool) -> Drawn:
     """A line for every selection over the deciles, with its spread."""
     import altair as alt
 
-    order = _seen(rows, "selection")
+    order = _distinct(rows, "selection")
     step = 0.07
     data = [
         {**row, "at": row["decile"] + step * (order.index(row["selection"]) - (len(order) - 1) / 2)}
@@ -126,7 +126,7 @@ def lines(rows: Rows, narrow: bool) -> Drawn:
             "selection:N", title=None, scale=alt.Scale(domain=order, range=[k[1] for k in looks])
         ),
     )
-    single = len(_seen(rows, "panel")) == 1
+    single = len(_distinct(rows, "panel")) == 1
     size = 290 if narrow else 680 if single else 300, 320
     return _panels([_zero().encode(y=alt.datum(0)), spread, lines, points], data, size, narrow)
 
@@ -135,7 +135,7 @@ def stacks(rows: Rows, narrow: bool) -> Drawn:
     """A bar for every decile, in three parts."""
     import altair as alt
 
-    kinds = list(SAID.values())
+    kinds = list(KIND_LABELS.values())
     data = [{**row, "order": kinds.index(row["kind"])} for row in rows]
     base = alt.Chart().encode(
         x=alt.X(
@@ -191,7 +191,7 @@ def _panels(
 ) -> Drawn:
     import altair as alt
 
-    names = _seen(data, "panel")
+    names = _distinct(data, "panel")
     width, height = size
     panel = alt.layer(*layers, data={"values": data}, width=width, height=height)
     if len(names) == 1:
@@ -212,7 +212,7 @@ def _panels(
     return panel.facet(column=column, spacing=26)
 
 
-def _seen(rows: Rows, name: str) -> list[str]:
+def _distinct(rows: Rows, name: str) -> list[str]:
     return list(dict.fromkeys(row[name] for row in rows))
 
 

@@ -35,7 +35,7 @@ ELEVEN: Model = {"algorithm": "fedavg", "selector": "activity:1", "horizon": "11
 SIX: Model = {"algorithm": "fedavg", "selector": "activity:log", "horizon": "6", "period": 1}
 """The baseline of what is trained segment by segment."""
 REFERENCE = f"one-shot, {SELECTORS['activity:log']}"
-SAID = dict(
+KIND_LABELS = dict(
     zip(
         KINDS,
         ("said before by this client", "said before by others only", "completely new"),
@@ -64,9 +64,9 @@ def compared(results: polars.DataFrame, baseline: Model) -> polars.DataFrame:
             "nothing to compare with"
         )
     by = ["algorithm", "selector", "horizon", "period"]
-    found = rcp_over_sets(sound.filter(pl.col("set").is_in(sets)), baseline, by=by)
+    changes = rcp_over_sets(sound.filter(pl.col("set").is_in(sets)), baseline, by=by)
     places = {name: place for place, name in enumerate(in_order(sound["selector"], SELECTORS))}
-    return found.with_columns(
+    return changes.with_columns(
         pl.col("selector").replace_strict(places, return_dtype=pl.Int64).alias("place")
     )
 
@@ -76,34 +76,34 @@ def one_shot(results: polars.DataFrame, algorithm: str | None = None) -> Rows:
     import polars as pl
 
     whole = pl.col("decile").is_null()
-    found = compared(results, ELEVEN).filter(
+    changes = compared(results, ELEVEN).filter(
         ~pl.col("horizon").str.contains("x"),
         whole if algorithm is None else ~whole & (pl.col("algorithm") == algorithm),
     )
-    return _rows(found, lambda row: _months(row["horizon"]))
+    return _rows(changes, lambda row: _months(row["horizon"]))
 
 
 def continual(results: polars.DataFrame) -> Rows:
     """Trained segment by segment: the whole test set, after each of them."""
     import polars as pl
 
-    found = compared(results, SIX)
-    found = found.filter(pl.col("horizon") == CONTINUAL, pl.col("decile").is_null())
-    return _rows(found, _after)
+    changes = compared(results, SIX)
+    changes = changes.filter(pl.col("horizon") == CONTINUAL, pl.col("decile").is_null())
+    return _rows(changes, _after)
 
 
 def last(results: polars.DataFrame, algorithm: str) -> Rows:
     """The deciles after the last segment, and those of a model trained on all months at once."""
     import polars as pl
 
-    found = compared(results, SIX)
-    found = found.filter(pl.col("decile").is_not_null(), pl.col("algorithm") == algorithm)
-    segments = found.filter(pl.col("horizon") == CONTINUAL)
+    changes = compared(results, SIX)
+    changes = changes.filter(pl.col("decile").is_not_null(), pl.col("algorithm") == algorithm)
+    segments = changes.filter(pl.col("horizon") == CONTINUAL)
     rows = _rows(segments.filter(pl.col("period") == pl.col("period").max()), _after)
     if not rows:
         return rows
     panel = rows[0]["panel"]
-    once = found.filter(horizon=SIX["horizon"], selector=SIX["selector"])
+    once = changes.filter(horizon=SIX["horizon"], selector=SIX["selector"])
     reference = {"selection": REFERENCE, "place": -1}
     return rows + [row | reference for row in _rows(once, lambda _: panel)]
 
@@ -121,13 +121,13 @@ def shares(novelty: polars.DataFrame) -> Rows:
     return [
         {
             "panel": "",
-            "kind": said,
+            "kind": label,
             "decile": row["decile"],
             "mean": row[f"{kind}_share_mean"],
             "std": row[f"{kind}_share_std"],
             "sets": row["sets"],
         }
-        for kind, said in SAID.items()
+        for kind, label in KIND_LABELS.items()
         for row in rows
     ]
 
@@ -161,13 +161,13 @@ def missing(
     return lines, lacking, prod(map(len, wanted.values()))
 
 
-def in_order(seen: Iterable[str], known: Collection[str]) -> list[str]:
-    """All that is known, and then what else was seen, by name.
+def in_order(names: Iterable[str], order: Collection[str]) -> list[str]:
+    """All of an order, and then the other names, by name.
 
     >>> in_order(["b", "light", "a", "b"], ["heavy", "light"])
     ['heavy', 'light', 'a', 'b']
     """
-    return [*known, *sorted(set(seen) - set(known))]
+    return [*order, *sorted(set(names) - set(order))]
 
 
 def spelt(model: Model) -> str:
@@ -208,11 +208,11 @@ def _listed(without: Mapping[str, list[str]], wanted: Mapping[str, list[str]]) -
     )
 
 
-def _rows(found: polars.DataFrame, panel: Callable[[Model], str]) -> Rows:
+def _rows(changes: polars.DataFrame, panel: Callable[[Model], str]) -> Rows:
     """Numbers with their labels, in the paper's order."""
-    algorithms = in_order(found["algorithm"], ALGORITHMS)
+    algorithms = in_order(changes["algorithm"], ALGORITHMS)
     ordered = sorted(
-        found.iter_rows(named=True),
+        changes.iter_rows(named=True),
         key=lambda row: (
             int(row["horizon"].partition("x")[0]),
             row["period"],

@@ -259,16 +259,16 @@ def _table(figure: Figure, numbers: Rows) -> str:
     names = ["kind"] if "kind" in numbers[0] else ["panel", "selection"]
     names = [key for key in names if key not in figure.columns]
     names = [key for key in names if key != "panel" or len({row[key] for row in numbers}) > 1]
-    found: dict[tuple[str, ...], dict[tuple[Any, ...], str]] = {}
+    grid: dict[tuple[str, ...], dict[tuple[Any, ...], str]] = {}
     for row in numbers:
-        said = f"{row['mean']:.1f}" + ("" if row["std"] is None else f" ± {row['std']:.1f}")
-        said += f" ({row['sets']})" if row["sets"] < most else ""
-        cells = found.setdefault(tuple(row[key] for key in names), {})
-        cells[tuple(row[key] for key in figure.columns)] = said.replace("-", MINUS)
+        text = f"{row['mean']:.1f}" + ("" if row["std"] is None else f" ± {row['std']:.1f}")
+        text += f" ({row['sets']})" if row["sets"] < most else ""
+        cells = grid.setdefault(tuple(row[key] for key in names), {})
+        cells[tuple(row[key] for key in figure.columns)] = text.replace("-", MINUS)
     head = [*("" for _ in names), *(" ".join(map(_column, column)) for column in columns)]
     body = [
         f"<tr>{_cells('th', keys)}{_cells('td', [cells.get(c, '') for c in columns])}</tr>"
-        for keys, cells in found.items()
+        for keys, cells in grid.items()
     ]
     return (
         f'<p class="quiet">{over}</p><details><summary>The numbers, in percent</summary>'
@@ -322,5 +322,5 @@ def _page(title: str, settings: Mapping[str, str], state: str, sections: Sequenc
     )
 
 
-def _text(said: object) -> str:
-    return html.escape(str(said))
+def _text(value: object) -> str:
+    return html.escape(str(value))

@@ -98,9 +98,9 @@ def summary(runs: Mapping[str, Mapping[int, Sequence[float]]]) -> dict[str, Any]
     return {"arms": arms, "savings": savings}
 
 
-def markdown(found: Mapping[str, Any], knobs: Mapping[str, Mapping[str, float]]) -> str:
+def markdown(numbers: Mapping[str, Any], knobs: Mapping[str, Mapping[str, float]]) -> str:
     """The two tables: epochs saved, and who selects what."""
-    arms, savings = found["arms"], found["savings"]
+    arms, savings = numbers["arms"], numbers["savings"]
     head = ["selection", "tuned to", "final AUC", "best AUC", "epochs to uniform's final AUC"]
     lines = [_row([*head, "fewer epochs"]), "|---" * 6 + "|"]
     for arm in (arm for arm in _TITLES if arm in arms):
@@ -130,13 +130,13 @@ def markdown(found: Mapping[str, Any], knobs: Mapping[str, Mapping[str, float]])
     return "\n".join(lines)
 
 
-def draw(found: Mapping[str, Any], title: str, path: Path) -> list[Path]:
+def draw(numbers: Mapping[str, Any], title: str, path: Path) -> list[Path]:
     """AUC by epoch with bands of one standard error, as PNG and SVG. Needs altair."""
     try:
         import altair
     except ImportError as error:
         raise DataError("figures need altair: pip install 'hubless[report]'") from error
-    there = [arm for arm in _TITLES if arm in found["arms"]]
+    there = [arm for arm in _TITLES if arm in numbers["arms"]]
     if not there:
         return []
     points = [
@@ -148,7 +148,7 @@ def draw(found: Mapping[str, Any], title: str, path: Path) -> list[Path]:
             "high": at["mean"] + (at["error"] or 0),
         }
         for arm in there
-        for epoch, at in enumerate(found["arms"][arm]["by_epoch"], 1)
+        for epoch, at in enumerate(numbers["arms"][arm]["by_epoch"], 1)
     ]
     colour = altair.Color(
         "selection:N",
@@ -177,10 +177,10 @@ def _row(cells: list[str]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def _spread(said: Mapping[str, float | None], digits: int = 4) -> str:
-    mean, error = said["mean"], said["error"]
+def _spread(estimate: Mapping[str, float | None], digits: int = 4) -> str:
+    mean, error = estimate["mean"], estimate["error"]
     return f"{mean:.{digits}f}" + ("" if error is None else f" ± {error:.{digits}f}")
 
 
-def _percent(said: Mapping[str, float | None]) -> str:
-    return _spread({k: None if v is None else 100 * v for k, v in said.items()}, 0) + " %"
+def _percent(estimate: Mapping[str, float | None]) -> str:
+    return _spread({k: None if v is None else 100 * v for k, v in estimate.items()}, 0) + " %"
