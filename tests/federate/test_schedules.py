@@ -116,7 +116,7 @@ def test_finds_updates_that_pile_up() -> None:
 
 def test_finds_updates_taken_in_twice() -> None:
     def forgetful(self: Asynchronous, *arguments: object) -> object:
-        self._seen.clear()
+        self._taken_in.clear()
         return fresh(self, *arguments)
 
     fresh: Callable[..., object] = Asynchronous._fresh
@@ -170,12 +170,15 @@ def test_finds_a_members_only_trace_deleted_while_it_is_not_picked() -> None:
 
 
 def test_finds_slices_that_are_believed() -> None:
-    def trusting(self: Completing, *arguments: object) -> bool:
+    def unchecked(self: Completing, *arguments: object) -> bool:
         return False
 
+    def uncontradicted(self: Completing, *arguments: object) -> list[int]:
+        return []
+
     with (
-        mock.patch.object(Completing, "_check", trusting),
-        mock.patch.object(Completing, "_settle_contradictions", trusting),
+        mock.patch.object(Completing, "_check", unchecked),
+        mock.patch.object(Completing, "_contradicted", uncontradicted),
     ):
         assert "without a word" in found(run_hostile_sync, 400)
 

@@ -214,7 +214,7 @@ class Member:
             mode = self._federation._mode
             assert isinstance(mode, Asynchronous)
             # the event tells sequences only, and a rank is more than that
-            seen = mode._seen
+            seen = mode._taken_in
             ranks = {peer: [str(seen[peer][0]), seen[peer][1]] for peer in event.peers}
             self._note("pulled", peers=dict(event.peers), ranks=ranks)
         elif isinstance(event, events.RefusedUpdate):

@@ -44,7 +44,7 @@ class Asynchronous:
         self.member = member
         self.state = ServerState(member.strategy)
         self._peers = peers
-        self._seen: dict[str, tuple[Incarnation, int]] = {}
+        self._taken_in: dict[str, tuple[Incarnation, int]] = {}
         self._turns = 0
 
     def agreement(self, signature: Signature) -> Agreement:
@@ -164,8 +164,8 @@ class Asynchronous:
         return [p for p in usable if self._peers == "all" or self._is_unseen(p)]
 
     def _is_unseen(self, posted: Posted) -> bool:
-        seen = self._seen.get(posted.client)
-        return seen is None or posted.rank > seen
+        last = self._taken_in.get(posted.client)
+        return last is None or posted.rank > last
 
     def _collect(self, listed: list[Posted]) -> None:
         """Delete own updates that newer ones, visible to all, have replaced."""
@@ -178,6 +178,6 @@ class Asynchronous:
     def _note(self, averaged: Averaged) -> None:
         """Remember what was taken in: it counts once, and moves this member's version."""
         for posted in averaged.included:
-            self._seen[posted.client] = posted.rank
+            self._taken_in[posted.client] = posted.rank
         reached = max(self.member.version, *(p.version for p in averaged.included)) + 1
         self.member.version = min(reached, keys.VERSIONS - 1)

@@ -130,8 +130,8 @@ def average(
                 )
             except Refused as refusal:
                 # where one is bad others may be, too: one more pass finds them all
-                found = bad_ones(chosen.opened[p.key] for p in chosen.updates)
-                chosen.replace(found or [refusal])
+                bad = bad_ones(chosen.opened[p.key] for p in chosen.updates)
+                chosen.replace(bad or [refusal])
             except StoreError as error:
                 chosen.replace([error])
     return None

@@ -205,32 +205,32 @@ def life_key(client: str, incarnation: Incarnation, *, left: bool = False) -> st
 
 def lives(entries: Iterable[Entry], client: str) -> dict[str, Incarnation]:
     """All traces of processes that went by this name, by key."""
-    found = {}
+    traces = {}
     for entry in entries:
         if (match := _LIFE.fullmatch(entry.key) or _UPDATE.fullmatch(entry.key)) and (
             match["client"] == client
         ):
-            found[entry.key] = Incarnation.parse(match["incarnation"])
-    return found
+            traces[entry.key] = Incarnation.parse(match["incarnation"])
+    return traces
 
 
 def newest(updates: Iterable[Posted]) -> dict[str, Posted]:
     """Each client's newest update, by client name in order."""
-    found: dict[str, Posted] = {}
+    newest_of: dict[str, Posted] = {}
     for posted in updates:
-        if posted.client not in found or posted.rank > found[posted.client].rank:
-            found[posted.client] = posted
-    return dict(sorted(found.items()))
+        if posted.client not in newest_of or posted.rank > newest_of[posted.client].rank:
+            newest_of[posted.client] = posted
+    return dict(sorted(newest_of.items()))
 
 
 def newest_first(updates: Iterable[Posted]) -> dict[str, list[Posted]]:
     """Each client's updates, the newest first, by client name in order."""
-    found: dict[str, list[Posted]] = {}
+    by_client: dict[str, list[Posted]] = {}
     for posted in updates:
-        found.setdefault(posted.client, []).append(posted)
+        by_client.setdefault(posted.client, []).append(posted)
     return {
-        client: sorted(found[client], key=lambda posted: posted.rank, reverse=True)
-        for client in sorted(found)
+        client: sorted(by_client[client], key=lambda posted: posted.rank, reverse=True)
+        for client in sorted(by_client)
     }
 
 

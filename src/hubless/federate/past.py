@@ -37,11 +37,11 @@ class Past:
     >>> for number in range(3):
     ...     posted = Posted(UPDATES, "a", number, Incarnation(1, "0" * 8), 5, 0, "0" * 12)
     ...     past.add(posted, {"loss": 1 / (number + 1)})
-    >>> [dict(said.metrics) for said in Past.parse(past.to_bytes(steps=3))]
+    >>> [dict(record.metrics) for record in Past.parse(past.to_bytes(steps=3))]
     [{'loss': 1.0}, {'loss': 0.5}, {'loss': 0.333333}]
     """
 
-    _said: list[Said] = field(default_factory=list)
+    _records: list[Said] = field(default_factory=list)
     _count: int = 0
     _stride: int = 1
 
@@ -49,19 +49,22 @@ class Past:
         """Remember what was said with an update."""
         if self._count % self._stride == 0:
             finite = [(name, float(v)) for name, v in metrics.items() if math.isfinite(v)]
-            known = {name: float(f"{value:.6g}") for name, value in finite[:_METRICS]}
+            metrics = {name: float(f"{value:.6g}") for name, value in finite[:_METRICS]}
             in_rounds = posted.folder.startswith(ROUNDS)
             round_ = int(posted.folder.split("/")[1]) if in_rounds else None
-            self._said.append(Said(posted.sequence, round_, posted.examples, time.time(), known))
+            self._records.append(
+                Said(posted.sequence, round_, posted.examples, time.time(), metrics)
+            )
         self._count += 1
-        if len(self._said) > _MOST:
-            self._said = self._said[::2]
+        if len(self._records) > _MOST:
+            self._records = self._records[::2]
             self._stride *= 2
 
     def to_bytes(self, steps: int) -> bytes:
         """As it lies in the store, beside how often the member stepped."""
         rows = [
-            [s.sequence, s.round, s.examples, round(s.time, 3), dict(s.metrics)] for s in self._said
+            [s.sequence, s.round, s.examples, round(s.time, 3), dict(s.metrics)]
+            for s in self._records
         ]
         return json.dumps({"steps": steps, "past": rows}).encode()
 
@@ -72,9 +75,13 @@ class Past:
             rows = json.loads(raw)["past"][: _MOST + 1]
             return [
                 Said(
-                    int(number), None if at is None else int(at), int(size), float(when), dict(said)
+                    int(number),
+                    None if at is None else int(at),
+                    int(size),
+                    float(when),
+                    dict(metrics),
                 )
-                for number, at, size, when, said in rows
+                for number, at, size, when, metrics in rows
             ]
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
             return []

@@ -93,8 +93,8 @@ class Ranks:
         try:
             outcome = act()
         except Exception as error:
-            told = error if isinstance(error, HublessError) else FederationError(repr(error))
-            self._sent(pickle.dumps((True, told)))
+            failure = error if isinstance(error, HublessError) else FederationError(repr(error))
+            self._sent(pickle.dumps((True, failure)))
             raise
         self._sent(pickle.dumps((False, outcome)))
         return outcome
@@ -266,12 +266,12 @@ class Ranked(Federation):
             nonlocal result
             assert self._lead is not None
             result = act(self._lead)
-            told = _Outcome(self._lead.version, self._lead.resumed, 0)
+            outcome = _Outcome(self._lead.version, self._lead.resumed, 0)
             if self._lead.loads == self._loads:
-                return told
+                return outcome
             self._loads = self._lead.loads
             signature = Signature.of(self._params(result))
-            return replace(told, size=signature.size, digest=signature.digest)
+            return replace(outcome, size=signature.size, digest=signature.digest)
 
         self._outcome = self._ranks.decided(lead)
         if self._outcome.digest is None:

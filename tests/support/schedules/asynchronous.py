@@ -110,7 +110,7 @@ class Oracle:
         self.world, self.life, self.strategy, self.federation = world, life, strategy, federation
         # what it started from is taken in, if it started from what the others have arrived at
         mode = federation._mode
-        self.seen: dict[str, Rank] = dict(mode._seen)  # type: ignore[attr-defined]
+        self.seen: dict[str, Rank] = dict(mode._taken_in)  # type: ignore[attr-defined]
         self.version = 0
         self.refused: set[str] = set()
         """What somebody planted and this member has refused before its step."""

@@ -93,32 +93,32 @@ def examine(store: Store, size: int = 16 << 20, tries: int = 5, client: str = "c
     prefix = f"{probe_key(client)}/"
     keys = [f"{prefix}{i}" for i in range(tries)]
     large = f"{prefix}large"
-    found, is_clean = Findings(), False
+    findings, is_clean = Findings(), False
     try:
         puts = [_timed(partial(store.put, key, [b"hubless"])) for key in keys]
-        found = replace(found, can_write=True, put_seconds=median(puts))
+        findings = replace(findings, can_write=True, put_seconds=median(puts))
         gets = [_timed(partial(store.get, key)) for key in keys]
-        found = replace(found, can_read=True, get_seconds=median(gets))
+        findings = replace(findings, can_read=True, get_seconds=median(gets))
         lists = [_timed(lambda: store.list(prefix)) for _ in range(tries)]
         complete = [entry.key for entry in store.list(prefix)] == keys
-        found = replace(found, can_list=complete, list_seconds=median(lists))
+        findings = replace(findings, can_list=complete, list_seconds=median(lists))
         body = secrets.token_bytes(1 << 20)
         up = _timed(lambda: store.put(large, [body] * (size >> 20)))
         down = _timed(lambda: store.read(large, 0, size))
-        found = replace(found, upload_rate=size / up, download_rate=size / down)
+        findings = replace(findings, upload_rate=size / up, download_rate=size / down)
         honoured, note = honours_create(store, client)
-        found = replace(found, creates_if_absent=honoured, create_note=note)
+        findings = replace(findings, creates_if_absent=honoured, create_note=note)
         _remove(store, [*keys, large])
         is_clean = not store.list(prefix)
-        found = replace(found, can_delete=is_clean)
+        findings = replace(findings, can_delete=is_clean)
     except StoreError as error:
-        found = replace(found, trouble=str(error))
+        findings = replace(findings, trouble=str(error))
     finally:
         # whoever interrupts this leaves nothing behind, either
         if not is_clean:
             with contextlib.suppress(StoreError):
                 _remove(store, [*keys, large])
-    return found
+    return findings
 
 
 def _remove(store: Store, keys: list[str]) -> None:

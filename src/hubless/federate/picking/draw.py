@@ -55,12 +55,16 @@ class Selection:
         return bool(getattr(self.selector, "looks_at", ""))
 
     def pick(
-        self, known: Mapping[str, Standing], number: int, *purpose: int, round: int | None = None
+        self,
+        standings: Mapping[str, Standing],
+        number: int,
+        *purpose: int,
+        round: int | None = None,
     ) -> Pick:
         """Who trains in round `number`, the same wherever it is asked."""
-        known = dict(sorted(known.items()))
-        roster = _roster(known, number if round is None else round)
-        cohort = min(self.cohort, len(known))
+        standings = dict(sorted(standings.items()))
+        roster = _roster(standings, number if round is None else round)
+        cohort = min(self.cohort, len(standings))
         rng = stream(self.seed, "pick", *purpose, number)
         try:
             picked = [int(place) for place in self.selector(roster, cohort, rng)]
@@ -69,12 +73,12 @@ class Selection:
                 f"round {number} has no cohort: {shortage}. Lower cohort=, or allow for fewer with "
                 "hubless.select.AtMost"
             ) from shortage
-        if len(set(picked)) != len(picked) or not all(0 <= i < len(known) for i in picked):
-            raise SelectionError(f"{self.selector!r} picked {picked} of {len(known)} members")
+        if len(set(picked)) != len(picked) or not all(0 <= i < len(standings) for i in picked):
+            raise SelectionError(f"{self.selector!r} picked {picked} of {len(standings)} members")
         if not picked:
             raise SelectionError(f"{self.selector!r} picked nobody for round {number}")
-        names = list(known)
-        return Pick(tuple(sorted(names[i] for i in picked)), known)
+        names = list(standings)
+        return Pick(tuple(sorted(names[i] for i in picked)), standings)
 
     def check(
         self, pick: Pick | None, included: Iterable[str], names: tuple[str, ...], number: int
@@ -100,17 +104,18 @@ def listed_standings(newest: Mapping[str, Posted]) -> tuple[dict[str, Standing],
     Versions stand for rounds, because they grow with all that members take in, and a member was
     picked as often as it shared something.
     """
-    known = {}
+    standings = {}
     for name, posted in newest.items():
         version = min(posted.version, _LATEST)
         valued = -1 if posted.valuation is None else version
         shared = posted.sequence + 1
-        known[name] = Standing(posted.examples, posted.valuation, valued, shared, version, version)
-    return known, max((s.last_seen for s in known.values()), default=-1) + 1
+        standing = Standing(posted.examples, posted.valuation, valued, shared, version, version)
+        standings[name] = standing
+    return standings, max((s.last_seen for s in standings.values()), default=-1) + 1
 
 
-def _roster(known: Mapping[str, Standing], number: int) -> Roster:
-    standings = list(known.values())
+def _roster(members: Mapping[str, Standing], number: int) -> Roster:
+    standings = list(members.values())
     counts = [max(1, s.examples) for s in standings if s.last_seen >= 0]
     usual = median_low(counts) if counts else 1
     examples = [max(1, s.examples) if s.last_seen >= 0 else usual for s in standings]

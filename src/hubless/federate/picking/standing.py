@@ -62,15 +62,15 @@ class Pick:
         self, number: int, delivered: Mapping[str, tuple[int, float | None]]
     ) -> dict[str, Standing]:
         """What is known once round `number` is over, given what its updates' keys say."""
-        known = dict(self.roster)
+        standings = dict(self.roster)
         for name in self.members:
-            before = known[name]
-            known[name] = replace(before, selected=before.selected + 1, last_selected=number)
+            before = standings[name]
+            standings[name] = replace(before, selected=before.selected + 1, last_selected=number)
         for name, (examples, valuation) in delivered.items():
-            known[name] = replace(known[name], examples=examples, last_seen=number)
+            standings[name] = replace(standings[name], examples=examples, last_seen=number)
             if valuation is not None:
-                known[name] = replace(known[name], valuation=valuation, valued=number)
-        return known
+                standings[name] = replace(standings[name], valuation=valuation, valued=number)
+        return standings
 
     def to_json(self) -> dict[str, Any]:
         """As a plan says it: the roster in columns."""

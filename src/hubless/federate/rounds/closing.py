@@ -95,8 +95,9 @@ class Quorum:
         if self.names:
             return [name for name in self.names if name not in present]
         count = max(0, self.everyone - len(present))
-        seen = sorted(set(known) - set(present))[:count]
-        return [*seen, *([f"{count - len(seen)} not seen yet"] if count > len(seen) else [])]
+        names = sorted(set(known) - set(present))[:count]
+        unseen = count - len(names)
+        return [*names, *([f"{unseen} not seen yet"] if unseen > 0 else [])]
 
 
 class OpenRound:
@@ -112,14 +113,14 @@ class OpenRound:
     ) -> None:
         self._member, self._plans, self._completing = member, plans, completing
         self.quorum, self.deadline = quorum, deadline
-        self._known: set[str] = set()
+        self._delivered: set[str] = set()
         self._recent: dict[int, set[str]] = {}
         self._first_seen = -1, 0.0
 
     def note(self, number: int, plan: Plan) -> None:
         """Remember who takes part: by name, and who took part in the last two rounds."""
         self._recent[number] = {posted.client for posted in plan.updates}
-        self._known |= self._recent[number]
+        self._delivered |= self._recent[number]
         self._recent = dict(sorted(self._recent.items())[-2:])
 
     def wait(self, number: int, pick: Pick | None, delivered: bool) -> Plan | None:
@@ -236,9 +237,9 @@ class OpenRound:
         """The quorum of those who have not left, and who of them is missing."""
         gone = self._member.gone(listing)
         if gone and not self.quorum.names:
-            gone &= self._known
+            gone &= self._delivered
         staying = quorum.without(gone) if gone else quorum
-        return staying, staying.missing(present, self._known - gone)
+        return staying, staying.missing(present, self._delivered - gone)
 
     def _is_due(
         self, staying: Quorum, present: Mapping[str, Posted], missing: Sequence[str], over: bool

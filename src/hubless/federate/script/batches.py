@@ -21,7 +21,7 @@ class Batches:
 
     def __init__(self, module: Any) -> None:
         self._longest = 0
-        self._seen: dict[int, int] = {}
+        self._counted: dict[int, int] = {}
         self._hooks: list[Any] = []
         if not hasattr(module, "register_forward_pre_hook"):
             return
@@ -32,10 +32,10 @@ class Batches:
 
     def take(self) -> int | None:
         """How many examples what is shared now stands for; None where no batch was seen."""
-        whole = self._hooks and self._seen.get(id(self._whole))
-        seen = whole or max(self._seen.values(), default=0)
-        self._longest = max(self._longest, seen)
-        self._seen.clear()
+        whole = self._hooks and self._counted.get(id(self._whole))
+        count = whole or max(self._counted.values(), default=0)
+        self._longest = max(self._longest, count)
+        self._counted.clear()
         return self._longest or None
 
     def remove(self) -> None:
@@ -48,7 +48,7 @@ class Batches:
         if not self._is_compiling() and module.training:
             sizes = (_size(value) for value in (*given, *named.values()))
             size = next((size for size in sizes if size is not None), 0)
-            self._seen[id(module)] = self._seen.get(id(module), 0) + size
+            self._counted[id(module)] = self._counted.get(id(module), 0) + size
 
 
 def _size(value: Any) -> int | None:

@@ -49,8 +49,8 @@ def trained_by(optimizer: Any) -> TrainedModel:
     else:
         fewest = min((len(params) for _, params in owners), default=0)
         choice = [module for module, params in owners if len(params) == fewest]
-    found = [TrainedModel(optimizer, module) for module in choice]
-    whole = [model for model in found if model.is_whole]
+    models = [TrainedModel(optimizer, module) for module in choice]
+    whole = [model for model in models if model.is_whole]
     # whichever of equals is found first, every site shall choose the same
     return min(whole, key=lambda m: (-len(m.names), m.names), default=TrainedModel(optimizer))
 
