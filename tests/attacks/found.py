@@ -19,7 +19,7 @@ from hubless.store.base import Bytes
 from tests.attacks import forged
 from tests.attacks.operator import View
 from tests.attacks.rounds import forge_slices, pair, read_plan
-from tests.attacks.scene import Scene, attack, params
+from tests.attacks.scene import PEAK, Scene, attack, params
 
 
 class Counted(View):
@@ -133,13 +133,12 @@ def deleted_one_after_another(scene: Scene) -> None:
 def memory_of(scene: Scene, code: str) -> int | None:
     """How many MiB more a process has taken at most once it has run this, where `join` is set."""
     whole = (
-        "import functools, json, resource, sys\n"
+        "import functools, json, sys\n"
         "import numpy as np, hubless\n"
         "from hubless.errors import HublessError\n"
         "join = functools.partial(hubless.join, sys.argv[1], 'a', **json.loads(sys.argv[2]))\n"
         "model = {'w': np.ones(8, np.float32)}\n"
-        "used = lambda: resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10\n"
-        f"before = used()\n{code}\nprint(used() - before)\n"
+        f"{PEAK}before = peak()\n{code}\nprint(peak() - before)\n"
     )
     run = subprocess.run(
         [sys.executable, "-c", whole, scene.url, json.dumps(scene.options)],

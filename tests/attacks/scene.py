@@ -241,3 +241,12 @@ def attacks(only: Sequence[str] = ()) -> Iterator[Attack]:
     for each in sorted(unique.values(), key=place):
         if not only or each.number in only or each.number.rstrip("abcdefghijk") in only:
             yield each
+
+
+PEAK = (
+    "def peak():\n"
+    "    # not ru_maxrss: that goes back to before the process began, and so to who started it\n"
+    "    status = open('/proc/self/status').read()\n"
+    "    return int(status.split('VmHWM:')[1].split()[0]) >> 10\n"
+)
+"""A function for a process of its own: how many MiB of memory it has taken at most."""

@@ -12,7 +12,7 @@ from hubless import events
 from hubless.federate.keys import Incarnation
 from hubless.federate.member import Member
 from tests.attacks import forged
-from tests.attacks.scene import FOLDER, Params, Scene, attack, params
+from tests.attacks.scene import FOLDER, PEAK, Params, Scene, attack, params
 
 
 def _life(member: object) -> Incarnation:
@@ -187,12 +187,12 @@ def many_large_updates_for_a_median(scene: Scene) -> None:
             if posted is None:
                 _copy_of(scene, index, size)
     code = (
-        "import resource, sys, json, hubless, numpy as np\n"
+        "import sys, json, hubless, numpy as np\n"
         "options = json.loads(sys.argv[2])\n"
         "f = hubless.join(sys.argv[1], 'b', strategy=hubless.FedMedian(), **options)\n"
-        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss\n"
+        f"{PEAK}before = peak()\n"
         f"f.step({{'w': np.ones({size}, np.float32)}}, examples=10)\n"
-        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)\n"
+        "print(peak() - before)\n"
     )
     import json
 

@@ -17,19 +17,20 @@ from hubless.federate import keys
 from hubless.watch.feed import open_feed
 from hubless.watch.fold.overview import Overview, look
 from hubless.watch.report.page import write_report
-from tests.attacks.scene import FOLDER, Scene, attack, params
+from tests.attacks.scene import FOLDER, PEAK, Scene, attack, params
 
 _NAMES = ["constructor", "toString", "__proto__", "hasOwnProperty", "valueOf", "x\u200b", "a[0].b"]
 _MEMORY_MIB = 400
-_MEASURED = """
-import sys, resource
+_MEASURED = f"""
+{PEAK}
+import sys
 from hubless.watch.feed import open_feed
 from hubless.watch.fold.overview import Overview, look
 overview = Overview()
 look(overview, [open_feed(sys.argv[1])])
 overview.to_json()
 print(overview.feed_trouble or "-")
-print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+print(peak())
 """
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import torch
 from hubless.errors import DataError
 from hubless.study.grid import Cell, Grid, Rows, _run, cells, label
 from hubless.study.results import STOPS, why
+from tests.support.waiting import until
 
 AXES = {"selector": ["uniform", "activity:n"], "set": ["0", "1", "2"]}
 
@@ -122,19 +124,19 @@ def test_a_deadline_ends_it_with_all_that_is_finished_kept(tmp_path: Path, worke
 
 @dataclass(frozen=True)
 class Narrow:
-    """There is memory for so many at a time; each takes a while."""
+    """There is memory for so many at a time: once there are more, one of them finds none."""
 
     place: Path
     room: int
 
     def __call__(self, cell: Cell, folder: Path, deadline: float) -> Rows | None:
-        mine = self.place / label(cell)
+        mine, full = self.place / label(cell), self.place.with_name("full")
         mine.touch()
         try:
-            time.sleep(0.3)
-            if len(list(self.place.iterdir())) > self.room:
+            assert until(lambda: full.exists() or len(list(self.place.iterdir())) > self.room)
+            with suppress(FileExistsError):
+                full.touch(exist_ok=not self.room)
                 raise torch.OutOfMemoryError("no room")
-            time.sleep(0.3)
         finally:
             mine.unlink()
         return [{"perplexity": 1.0}]
