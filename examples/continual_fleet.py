@@ -60,9 +60,9 @@ if __name__ == "__main__":
     for window in line.segments(months_each=2, count=3):
         continual = train(window, ROUNDS // 3, continual)
     for name, simulation in {"one-shot": one_shot, "continual": continual}.items():
-        found = Outcome.of(line.test, simulation.evaluate_by_example(line.test))
-        deciles = by_decile(found)["accuracy"]
-        mean = float(found.means["accuracy"].mean())
+        outcome = Outcome.of(line.test, simulation.evaluate_by_example(line.test))
+        deciles = by_decile(outcome)["accuracy"]
+        mean = float(outcome.means["accuracy"].mean())
         print(
             f"{name:10} {mean:.1%} of the last month; lightest tenth of clients "
             f"{deciles[0]:.1%}, heaviest {deciles[-1]:.1%}"

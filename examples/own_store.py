@@ -46,12 +46,12 @@ class SqliteStore(Store):
 
     def get(self, key: str, limit: int = 1 << 20) -> bytes:
         with self._lock:
-            found = self._base.execute("SELECT body FROM o WHERE key = ?", (key,)).fetchone()
-        if found is None:
+            row = self._base.execute("SELECT body FROM o WHERE key = ?", (key,)).fetchone()
+        if row is None:
             raise NotFound(f"there is no {key} in {self.url}", key)
-        if len(found[0]) > limit:
-            raise WrongSize(f"{key} has {len(found[0])} bytes, more than {limit}", key)
-        return bytes(found[0])
+        if len(row[0]) > limit:
+            raise WrongSize(f"{key} has {len(row[0])} bytes, more than {limit}", key)
+        return bytes(row[0])
 
     def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
         body = self.get(key, limit=1 << 40)

@@ -54,11 +54,11 @@ if __name__ == "__main__":
     print(f"uniform             {run(Uniform())[0]:.1%} of the rare label")
     print(f"by loss, told       {run(BY_LOSS)[0]:.1%}")
     noise = Laplace(epsilon=4.0, clip=5.0)
-    found, epsilon = run(BY_LOSS, noise)
-    print(f"by loss, with noise {found:.1%}; whoever told most gave away epsilon {epsilon:.1f}")
+    rate, epsilon = run(BY_LOSS, noise)
+    print(f"by loss, with noise {rate:.1%}; whoever told most gave away epsilon {epsilon:.1f}")
     ledger = Ledger(CLIENTS, budget=BUDGET)
-    found, epsilon = run(BY_LOSS, noise, ledger)
+    rate, epsilon = run(BY_LOSS, noise, ledger)
     print(
-        f"with a budget       {found:.1%}; epsilon {epsilon:.1f} of {BUDGET:.0f} at most, and "
+        f"with a budget       {rate:.1%}; epsilon {epsilon:.1f} of {BUDGET:.0f} at most, and "
         f"{ledger.withheld.sum()} reports withheld"
     )

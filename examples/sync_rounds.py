@@ -16,7 +16,7 @@ from hubless.events import Closed, Event
 
 MEMBERS = ["ann", "bob", "cyd"]
 ROUNDS, DEADLINE = 4, 4.0
-said: list[tuple[int, list[str], float]] = []
+rounds: list[tuple[int, list[str], float]] = []
 lock = threading.Lock()
 
 
@@ -24,7 +24,7 @@ def listen(event: Event) -> None:
     """Note which rounds were closed, and with whom."""
     if isinstance(event, Closed) and event.client == "ann":
         with lock:
-            said.append((event.round, event.included, event.seconds))
+            rounds.append((event.round, event.included, event.seconds))
 
 
 def member(name: str) -> bytes:
@@ -51,7 +51,7 @@ def member(name: str) -> bytes:
 if __name__ == "__main__":
     with ThreadPoolExecutor(len(MEMBERS)) as pool:
         ends = list(pool.map(member, MEMBERS))
-    for number, included, seconds in said:
+    for number, included, seconds in rounds:
         print(f"round {number + 1}: {', '.join(included)} after {seconds:.1f} s")
     same = ends[0] == ends[1]
     print(f"ann and bob ended with {'the same bytes' if same else 'DIFFERENT params'}")

@@ -31,8 +31,8 @@ class Event:
 
     def to_json(self) -> str:
         """One line that says everything there is to say: what is None is left out."""
-        said = {name: value for name, value in asdict(self).items() if value is not None}
-        return json.dumps({"event": self.kind, **plain(said)}, allow_nan=False)
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        return json.dumps({"event": self.kind, **plain(fields)}, allow_nan=False)
 
 
 Listener: TypeAlias = Callable[[Event], None]

@@ -41,7 +41,7 @@ def masked(text: str) -> str:
         return text
     text = _USER_AND_PASSWORD.sub(f"://{HIDDEN}@", text)
     text = _USER.sub(f"://{HIDDEN}@", text)
-    return re.sub(r"(?<=[?&])[^\s?&=]+=[^\s&]+", lambda found: _assigned(found[0]), text)
+    return re.sub(r"(?<=[?&])[^\s?&=]+=[^\s&]+", lambda match: _assigned(match[0]), text)
 
 
 def without(text: str, settings: Mapping[str, str]) -> str:
@@ -89,13 +89,13 @@ def is_secret(name: str) -> bool:
 
 def _masked_assignments(text: str) -> str:
     shown, at = "", 0
-    while found := _ASSIGNED.search(text, at):
-        shown += text[at : found.start("value")]
-        value, at = found["value"], found.start("value")
+    while match := _ASSIGNED.search(text, at):
+        shown += text[at : match.start("value")]
+        value, at = match["value"], match.start("value")
         # a value may be an assignment itself, as a header is in --header=NAME:VALUE
-        if is_secret(found["name"]) and not value.startswith("//"):
+        if is_secret(match["name"]) and not value.startswith("//"):
             quote = value[0] if value[0] in "\"'" else ""
-            shown, at = f"{shown}{quote}{HIDDEN}{quote}", found.end()
+            shown, at = f"{shown}{quote}{HIDDEN}{quote}", match.end()
     return shown + text[at:]
 
 

@@ -26,8 +26,8 @@ class Command(argparse.ArgumentParser):
     >>> command = Command(prog="run")
     >>> command.words_before_script = 1
     >>> _ = command.add_argument("script"), command.add_argument("--out")
-    >>> said = command.parse_args(["train.py", "--lr", "0.1", "--out", "runs", "--", "--out", "x"])
-    >>> said.out, said.arguments
+    >>> own = command.parse_args(["train.py", "--lr", "0.1", "--out", "runs", "--", "--out", "x"])
+    >>> own.out, own.arguments
     ('runs', ['--lr', '0.1', '--out', 'x'])
     >>> command.parse_args(["--out", "runs", "--", "train.py", "--out", "x"]).arguments
     ['--out', 'x']

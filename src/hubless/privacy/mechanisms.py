@@ -231,8 +231,8 @@ class SparseVector:
     >>> ledger, rng = Ledger(1), np.random.default_rng(1)
     >>> sparse = SparseVector(Count(epsilon=1.0), epsilon=1.0, threshold=40.0)
     >>> for count in [50.0, 51.0, 55.0, 48.0, 190.0, 189.0]:
-    ...     held = sparse.report(np.array([0]), np.array([count]), ledger, rng)
-    >>> held, int(ledger.queries[0]), int(ledger.reports[0])
+    ...     reports = sparse.report(np.array([0]), np.array([count]), ledger, rng)
+    >>> reports, int(ledger.queries[0]), int(ledger.reports[0])
     (array([191.]), 5, 2)
     """
 
