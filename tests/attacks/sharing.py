@@ -205,7 +205,7 @@ def many_large_updates_for_a_median(scene: Scene) -> None:
     )
     if run.returncode:
         scene.unnamed(run.stderr[-300:])
-    elif int(run.stdout) > 320:
+    elif int(run.stdout) > 480:
         scene.harmed(f"{run.stdout.strip()} MiB more for {peers} peers of 4 MiB")
     del first
 
