@@ -257,7 +257,7 @@ class Member:
             return None
         return out
 
-    def notice(self, items: Iterable[Posted | Made], *, said_to_have_left: bool = False) -> None:
+    def notice(self, items: Iterable[Posted | Made], *, left: Incarnation | None = None) -> None:
         """Say, once, that somebody else wrote under this member's name, and rank above that.
 
         A later process under this name makes this one stop. Only what announced itself is one: an
@@ -270,9 +270,9 @@ class Member:
             and item.incarnation >= self.incarnation
             and item.key not in self._written
         }
-        if said_to_have_left:
-            key = keys.life_key(self.client, self.incarnation, left=True)
-            claimed[key] = self.incarnation
+        if left is not None and left >= self.incarnation:
+            key = keys.life_key(self.client, left, left=True)
+            claimed[key] = left
         if new := {key: life for key, life in claimed.items() if key not in self._alarmed}:
             self._outrank(new)
 
@@ -285,8 +285,7 @@ class Member:
             for by_index in round_.slices.values():
                 named += itertools.chain.from_iterable(by_index.values())
         # a member that has left looks no more
-        has_left = listing.left.get(self.client) == self.incarnation
-        self.notice(named, said_to_have_left=has_left)
+        self.notice(named, left=listing.left.get(self.client))
         return listing
 
     def rejects(self, key: str) -> bool:

@@ -157,6 +157,7 @@ class Synchronous:
         member = self.member
         for _ in pauses(member.clock, member.until - member.clock.now(), at_least=_LOOKS):
             listing = member.look()
+            self._completing.check_again(listing)
             number, plan = self._newest(listing)
             if plan is None:
                 return None

@@ -119,8 +119,11 @@ class OpenRound:
 
     def note(self, number: int, plan: Plan) -> None:
         """Remember who takes part: by name, and who took part in the last two rounds."""
-        self._recent[number] = {posted.client for posted in plan.updates}
-        self._delivered |= self._recent[number]
+        clients = {posted.client for posted in plan.updates}
+        self._delivered |= clients
+        if plan.pick is None:
+            # who was not picked did not stay away
+            self._recent[number] = clients
         self._recent = dict(sorted(self._recent.items())[-2:])
 
     def wait(self, number: int, pick: Pick | None, delivered: bool) -> Plan | None:
@@ -235,7 +238,8 @@ class OpenRound:
         self, quorum: Quorum, present: Collection[str], listing: Listing
     ) -> tuple[Quorum, list[str]]:
         """The quorum of those who have not left, and who of them is missing."""
-        gone = self._member.gone(listing)
+        # who delivered before it left is one of those who are there
+        gone = self._member.gone(listing) - set(present)
         if gone and not self.quorum.names:
             gone &= self._delivered
         staying = quorum.without(gone) if gone else quorum
@@ -255,4 +259,6 @@ class OpenRound:
         if len(present) < staying.enough:
             return False
         lately = set().union(*self._recent.values()) if len(self._recent) == 2 else None
-        return over or (lately is not None and not lately - set(present))
+        if over or lately is None:
+            return over
+        return not (lately & set(missing) if staying.names else lately - set(present))

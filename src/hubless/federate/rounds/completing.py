@@ -122,6 +122,10 @@ class Completing:
                 return None
             if binding.attempt != work.plan.attempt or binding.digest != work.plan.digest:
                 work = Work(member.agreed, number, binding, posted, own)
+            if (loaded := self._loaded) is not None and self._plans.reached == work.version:
+                # it stands, whatever is deleted later
+                self._be_at(loaded)
+                return Result(loaded.out.copy(), loaded.plan, listing)
             is_past = member.is_past
             looks += is_past
             if looks > AFTER_THE_END + ATTEMPTS + 2 * len(work.cuts):
@@ -254,15 +258,16 @@ class Completing:
             following = self._plans.binding(work.number + 1, listing)
             if following is None or following.before not in (None, work.version):
                 return None
-        if not self._settle_contradictions(work, round_):
+        if not work.complete or not self._settle_contradictions(work, round_):
             return None
         self._be_at(work)
-        return Result(work.out, work.plan, listing)
+        # a copy, because the caller may go on to change its arrays in place
+        return Result(work.out.copy(), work.plan, listing)
 
     def _be_at(self, work: Work) -> None:
         """Go on from this version."""
-        self._plans.reached = self._at = work.version
-        self._loaded = work
+        self._plans.arrive(work.number, work.plan)
+        self._at, self._loaded = work.version, work
         self.state.start_from(work.out)
 
     def _advance(self, work: Work, round_: Round, late: bool) -> bool:
@@ -485,15 +490,15 @@ class Completing:
             return {}
         return {start: held for start, (_, held) in kept.items()}
 
-    def _check(self, work: Work, round_: Round) -> bool:
-        """Compute a part of another's slice again, once; whether that took a whole slice.
+    def _check(self, work: Work, round_: Round) -> None:
+        """Compute a part of another's slice again, once.
 
         One part in as many as there are members costs a member its share of one model. Nobody can
         know which part of which slice it will be.
         """
         others = [i for i in range(len(work.cuts)) if i not in work.made]
         if work.is_checked or not others or not self._computes:
-            return False
+            return
         index = others[secrets.randbelow(len(others))]
         start, stop = extent(work.signature, work.cuts[index])
         size = stop - start
@@ -513,9 +518,11 @@ class Completing:
                 differs.append(block)
 
         self._reduce(work, index, round_, parts, compare)
-        work.is_checked = True
-        is_wrong = bool(differs) or self._remembers_otherwise(work, index, round_, memory)
-        return is_wrong and self._make_slice(work, index, round_)
+        if differs or self._remembers_otherwise(work, index, round_, memory):
+            # known to be wrong, or not to be had: in place again once it is computed
+            del work.digests[index]
+            self._make_slice(work, index, round_)
+        work.is_checked = work.complete
 
     def _remembers_otherwise(
         self, work: Work, index: int, round_: Round, mine: dict[int, Slots]
@@ -526,8 +533,16 @@ class Completing:
         makers = self._makers.of(work, index, round_)
         made = next((m for m in makers if m.digest == work.digests[index]), None)
         if made is None:
-            raise NotFound(f"slice {index} of round {work.number} was collected", work.plan.by)
-        theirs = read_slots_within(self._store, work, index, made, self._slot_names, mine.keys())
+            return True
+        try:
+            theirs = read_slots_within(
+                self._store, work, index, made, self._slot_names, mine.keys()
+            )
+        except NotFound:
+            return True
+        except Refused as refusal:
+            self._member.refuse(refusal)
+            return True
         return any(
             not np.array_equal(a, b)
             for start, held in theirs.items()

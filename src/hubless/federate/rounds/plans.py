@@ -237,6 +237,11 @@ class Plans:
         self._read[number, attempt] = None
         self._voided.add(number)
 
+    def arrive(self, number: int, plan: Plan) -> None:
+        """Be at the version that a round came to: its plan binds, whatever is deleted later."""
+        self.reached = number, plan.attempt
+        self._binding[number] = plan
+
     def get(self, number: int, attempt: int) -> Plan | None:
         """A plan that was read before, if it was sound."""
         return self._read.get((number, attempt))
