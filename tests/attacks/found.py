@@ -7,42 +7,15 @@ import os
 import subprocess
 import sys
 import threading
-from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import hubless
 from hubless import events
 from hubless.federate import keys
 from hubless.federate.keys import Incarnation
-from hubless.store.base import Bytes
 from tests.attacks import forged
-from tests.attacks.operator import View
+from tests.attacks.operator import Counted
 from tests.attacks.rounds import forge_slices, pair, read_plan
 from tests.attacks.scene import PEAK, Scene, attack, params
-
-
-class Counted(View):
-    """Counts what a member asks of a store."""
-
-    def __init__(self, scene: Scene) -> None:
-        super().__init__(scene)
-        self.count: Counter[str] = Counter()
-        self.on_read: Any = lambda key, start: None
-
-    def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
-        self.count["put"] += 1
-        super().put(key, parts, create=create)
-
-    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
-        self.count["read"] += 1
-        self.count["bytes"] += stop - start
-        self.on_read(key, start)
-        return super().read(key, start, stop, into)
-
-    def list(self, prefix: str) -> Any:
-        self.count["list"] += 1
-        return super().list(prefix)
 
 
 @attack(

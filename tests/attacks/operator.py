@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -60,6 +61,29 @@ def copy(scene: Scene, here: str, there: str) -> None:
     scene.delete(*scene.keys(there))
     for key in scene.keys(here):
         scene.put(there + key.removeprefix(here), scene.get(key))
+
+
+class Counted(View):
+    """Counts what a member asks of a store."""
+
+    def __init__(self, scene: Scene) -> None:
+        super().__init__(scene)
+        self.count: Counter[str] = Counter()
+        self.on_read: Any = lambda key, start: None
+
+    def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
+        self.count["put"] += 1
+        super().put(key, parts, create=create)
+
+    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
+        self.count["read"] += 1
+        self.count["bytes"] += stop - start
+        self.on_read(key, start)
+        return super().read(key, start, stop, into)
+
+    def list(self, prefix: str) -> Any:
+        self.count["list"] += 1
+        return super().list(prefix)
 
 
 @attack(
