@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import threading
 
 import hubless
@@ -15,7 +12,7 @@ from hubless.federate.keys import Incarnation
 from tests.attacks import forged
 from tests.attacks.operator import Counted
 from tests.attacks.rounds import forge_slices, pair, read_plan
-from tests.attacks.scene import PEAK, Scene, attack, params
+from tests.attacks.scene import Scene, attack, memory_of, params
 
 
 @attack(
@@ -101,29 +98,6 @@ def deleted_one_after_another(scene: Scene) -> None:
         scene.hung.append(
             f"20 updates were read {view.count['bytes'] / model:.0f} times in one step"
         )
-
-
-def memory_of(scene: Scene, code: str) -> int | None:
-    """How many MiB more a process has taken at most once it has run this, where `join` is set."""
-    whole = (
-        "import functools, json, sys\n"
-        "import numpy as np, hubless\n"
-        "from hubless.errors import HublessError\n"
-        "join = functools.partial(hubless.join, sys.argv[1], 'a', **json.loads(sys.argv[2]))\n"
-        "model = {'w': np.ones(8, np.float32)}\n"
-        f"{PEAK}before = peak()\n{code}\nprint(peak() - before)\n"
-    )
-    run = subprocess.run(
-        [sys.executable, "-c", whole, scene.url, json.dumps(scene.options)],
-        capture_output=True,
-        text=True,
-        timeout=240,
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
-    if run.returncode:
-        scene.unnamed(run.stderr[-300:])
-        return None
-    return int(run.stdout)
 
 
 @attack(

@@ -18,6 +18,7 @@ import numpy as np
 import hubless
 from hubless.errors import Denied, HublessError
 from tests.attacks.scene import BOTH, FOLDER, Scene, attack
+from tests.support import servers
 
 SECRET = "hunter2"
 
@@ -153,7 +154,7 @@ def _printed(words: list[str]) -> str:
 
 @attack("29b", "no credentials, and nobody at a cloud's metadata address", places=FOLDER)
 def nobody_says_who_we_are(scene: Scene) -> None:
-    with _mute() as address, _stranger(AWS_METADATA_ENDPOINT=f"http://{address}"):
+    with servers.mute() as address, _stranger(AWS_METADATA_ENDPOINT=f"http://{address}"):
         began = time.monotonic()
         scene.call("joining", lambda: hubless.join("s3://bucket/run1", "a"), deadline=0.0)
         seconds = time.monotonic() - began
@@ -162,14 +163,6 @@ def nobody_says_who_we_are(scene: Scene) -> None:
         scene.unnamed(f"missing credentials are told as {error!r}")
     if seconds > 30:
         scene.hung.append(f"it took {seconds:.0f} s to say so")
-
-
-@contextlib.contextmanager
-def _mute() -> Iterator[str]:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
 
 
 @contextlib.contextmanager

@@ -8,6 +8,10 @@ victim goes through `call`, with the deadline that the call has to keep.
 from __future__ import annotations
 
 import contextlib
+import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -250,3 +254,28 @@ PEAK = (
     "    return int(status.split('VmHWM:')[1].split()[0]) >> 10\n"
 )
 """A function for a process of its own: how many MiB of memory it has taken at most."""
+
+
+def memory_of(scene: Scene, code: str) -> int | None:
+    """How many MiB more a process has taken at most once it has run this, where `join` is set."""
+    whole = (
+        "import functools, json, sys\n"
+        "import numpy as np, hubless\n"
+        "from hubless.errors import HublessError\n"
+        "join = functools.partial(\n"
+        "    hubless.join, sys.argv[1], client='a', **json.loads(sys.argv[2])\n"
+        ")\n"
+        "model = {'w': np.ones(8, np.float32)}\n"
+        f"{PEAK}before = peak()\n{code}\nprint(peak() - before)\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-c", whole, scene.url, json.dumps(scene.options)],
+        capture_output=True,
+        text=True,
+        timeout=240,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    if run.returncode:
+        scene.unnamed(run.stderr[-300:])
+        return None
+    return int(run.stdout)

@@ -24,6 +24,7 @@ from hubless.store import open_store
 from hubless.store.base import Bytes, Entry, Store
 from hubless.store.memory import MemoryStore
 from hubless.store.reliable import Reliable
+from hubless.store.wrapping import Wrapping
 from tests.support import servers
 from tests.support.servers import Server, Unavailable
 
@@ -230,12 +231,13 @@ def test_an_address_that_means_more_in_a_policy_is_refused(url: str) -> None:
         policy(url, {"a": "account"})
 
 
-class _Watched(Store):
+class _Watched(Wrapping):
     """A store that holds each write of a member against what the member may do."""
 
     def __init__(self, store: Store, may: May, client: str, denied: list[str]) -> None:
-        self.store, self._may, self._client, self._denied = store, may, client, denied
-        self.url, self.request_bytes, self.parallel = store.url, store.request_bytes, 1
+        super().__init__(store)
+        self._may, self._client, self._denied = may, client, denied
+        self.parallel = 1
 
     def _check(self, operation: Operation, key: str) -> None:
         if not self._may(self._client, operation, key):
@@ -244,24 +246,12 @@ class _Watched(Store):
 
     def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
         self._check("create" if create else "write", key)
-        self.store.put(key, parts, create=create)
-
-    def get(self, key: str, limit: int = 1 << 20) -> bytes:
-        return self.store.get(key, limit)
-
-    def read(self, key: str, start: int, stop: int, into: memoryview | None = None) -> memoryview:
-        return self.store.read(key, start, stop, into)
-
-    def list(self, prefix: str) -> list[Entry]:
-        return self.store.list(prefix)
+        super().put(key, parts, create=create)
 
     def delete(self, keys: Sequence[str]) -> None:
         for key in keys:
             self._check("delete", key)
-        self.store.delete(keys)
-
-    def close(self) -> None:
-        self.store.close()
+        super().delete(keys)
 
 
 def _play(places: dict[str, Any], options: dict[str, Any], mode: str, rounds: int = 5) -> None:

@@ -17,6 +17,7 @@ from hubless.masked import masked, masked_command, without
 from hubless.store import open_store
 from hubless.store.object import ObjectStore
 from hubless.store.reliable import Reliable
+from tests.support import servers
 from tests.support.servers import Server
 
 _GIVEN = ("AWS_", "GOOGLE_", "AZURE_", "IDENTITY_", "GCE_")
@@ -25,10 +26,8 @@ _GIVEN = ("AWS_", "GOOGLE_", "AZURE_", "IDENTITY_", "GCE_")
 @pytest.fixture
 def mute() -> Iterator[str]:
     """Where a cloud's metadata service would be, and nobody says a word."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        listener.listen(64)
-        yield f"127.0.0.1:{listener.getsockname()[1]}"
+    with servers.mute() as address:
+        yield address
 
 
 @pytest.fixture

@@ -429,3 +429,12 @@ def _install_azurite() -> Path:
             raise Unavailable(f"npm did not finish in {INSTALL_SECONDS:.0f} s") from error
         partial.rename(home)
         return script
+
+
+@contextmanager
+def mute() -> Iterator[str]:
+    """Where something answers calls and never says a word."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(64)
+        yield f"127.0.0.1:{listener.getsockname()[1]}"
