@@ -51,10 +51,6 @@ class Asynchronous:
         """The model, and what counts as absurd: strategies may differ."""
         return Agreement(self.name, signature, self.member.limit, self.member.outweigh)
 
-    def start_from(self, version: Flat) -> None:
-        """Go on from this version."""
-        self.state.start_from(version)
-
     def exchange(self, own: Own, report: Report) -> Flat | None:
         """Put one's update, and average in what is new; None where there is nothing."""
         member, selection = self.member, self.member.terms.selection
@@ -70,7 +66,7 @@ class Asynchronous:
         return self._take_in(own, report.examples, listed)
 
     def collective(self, signature: Signature) -> Flat | None:
-        """Everybody's newest update in one."""
+        """Everybody's newest update in one; before there is any, the initial params."""
         member = self.member
         averaged = collective(
             member.store,
@@ -81,10 +77,12 @@ class Asynchronous:
             member.outweigh,
             member.miss,
         )
-        if averaged is None:
-            return None
-        self._note(averaged)
-        return averaged.flat
+        if averaged is not None:
+            self._note(averaged)
+        version = member.initial(signature) if averaged is None else averaged.flat
+        if version is not None:
+            self.state.start_from(version)
+        return version
 
     def _has_turn(self, selection: Selection, listed: list[Posted], signature: Signature) -> bool:
         """Whether this member is among those it draws; it is if nothing is known of it yet.

@@ -62,15 +62,17 @@ class Mode(Protocol):
         ...
 
     def exchange(self, own: Own, report: Report) -> Flat | None:
-        """Share these params; what came back, or None where the member goes on with its own."""
+        """Share these params; what came back, or None where the member goes on with its own.
+
+        What came back is the caller's, and may lie where its own params did.
+        """
         ...
 
     def collective(self, signature: Signature) -> Flat | None:
-        """What the federation as a whole has arrived at, or None before there is anything."""
-        ...
+        """What the federation as a whole has arrived at, to go on from there.
 
-    def start_from(self, version: Flat) -> None:
-        """Go on from this version."""
+        Before anybody shared anything: the params that everybody starts from, if there are any.
+        """
         ...
 
 
@@ -168,7 +170,7 @@ class Federation:
         self._check_open()
         signature = self._agree(Signature.of(self._params(model)))
         with self.member.call(self._mode.deadline):
-            result = self._arrived_at(signature)
+            result = self._mode.collective(signature)
         if result is None:
             return model
         return self._load(model, signature, result)
@@ -181,7 +183,7 @@ class Federation:
         params = self._params(model)
         signature = self._agree(Signature.of(params))
         with self.member.call(self._mode.deadline):
-            result = self._arrived_at(signature)
+            result = self._mode.collective(signature)
             # what a round steps from must not change once somebody has closed it
             is_begun = self.mode == "sync" and keys.parse_listing(self.store.list("")).planned
             if result is None and not is_begun:
@@ -189,7 +191,7 @@ class Federation:
                 check_own(signature, flat, self.member.limit)
                 parts = codec.encode(signature, flat, {"client": self.client})
                 self.member.put_once(keys.INITIAL, parts)
-                result = self.member.initial(signature)
+                result = self._mode.collective(signature)
         if result is None:
             return model
         return self._load(model, signature, result, in_place=True)
@@ -338,7 +340,6 @@ class Federation:
         return self._load(model, signature, result), True
 
     def _load(self, model: M, signature: Signature, result: Flat, *, in_place: bool = False) -> M:
-        self._mode.start_from(result)
         self.loads += 1
         self._shared = codec.digest(result.data)
         return load(model, signature.unpack(result), in_place=in_place)
@@ -367,10 +368,6 @@ class Federation:
                 left_out=len(arrays_of(model)) - len(shared),
             )
         )
-
-    def _arrived_at(self, signature: Signature) -> Flat | None:
-        result = self._mode.collective(signature)
-        return self.member.initial(signature) if result is None else result
 
     def _agree(self, mine: Signature) -> Signature:
         return self.member.agree(mine, self._mode.agreement)

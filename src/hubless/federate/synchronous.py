@@ -88,10 +88,6 @@ class Synchronous:
             self._picking.selecting() if self._picking else None,
         )
 
-    def start_from(self, version: Flat) -> None:
-        """Go on from this version."""
-        self._completing.state.start_from(version)
-
     def exchange(self, own: Own, report: Report) -> Flat | None:
         """Deliver an update, wait for the others', and come back with what the round came to."""
         member, clock = self.member, self.member.clock
@@ -145,7 +141,7 @@ class Synchronous:
                 )
             )
             self._collect(number, result.listing)
-            return result.flat
+            return result.taken(into=own.flat)
         raise TooLate(
             f"rounds at {member.store.url} close without this member: it was late for all of them "
             f"in {clock.now() - started:.0f} s. The model is untouched: call step again, or share "
@@ -153,18 +149,21 @@ class Synchronous:
         )
 
     def collective(self, signature: Signature) -> Flat | None:
-        """The result of the newest round, which may take completing it."""
+        """The result of the newest round, which may take completing it.
+
+        Before the first one: the initial params.
+        """
         member = self.member
         for _ in pauses(member.clock, member.until - member.clock.now(), at_least=_LOOKS):
             listing = member.look()
             self._completing.check_again(listing)
             number, plan = self._newest(listing)
             if plan is None:
-                return None
+                return member.initial(signature)
             result = self._completing.complete(number, plan)
             if result is not None:
                 self._arrive(number, result)
-                return result.flat
+                return result.taken()
         raise TooLate(f"no round at {member.store.url} could be read to its end: call again")
 
     def _check(self, plan: Plan, number: int, listing: Listing) -> None:

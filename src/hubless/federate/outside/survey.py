@@ -82,7 +82,7 @@ def _arrived_at(store: Reliable, refuse: Callable[[Refused], None]) -> tuple[Agr
             raise FederationError(f"no round is complete at {store.url} yet")
         number, result = newest
         clients = [p.client for p in result.plan.updates]
-        return agreement, Collective(result.flat, clients, number + 1)
+        return agreement, Collective(result.version, clients, number + 1)
     averaged = collective(
         store, agreement.signature, FedAvg(), refuse, agreement.limit, agreement.outweigh
     )

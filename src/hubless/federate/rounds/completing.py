@@ -62,9 +62,16 @@ OTHER_SIGNATURE = "its params have another signature than this federation's"
 class Result:
     """What a round came to, the plan that held in the end, and how things lay then."""
 
-    flat: Flat
+    version: Flat
+    """What this member goes on from, too: not for a caller to change."""
     plan: Plan
     listing: Listing
+
+    def taken(self, into: Flat | None = None) -> Flat:
+        """A copy of the version for a caller, who may go on to change its arrays in place."""
+        into = np.empty_like(self.version) if into is None else into
+        into[...] = self.version
+        return into
 
 
 class _Unusable(Exception):
@@ -88,7 +95,7 @@ class Completing:
         self._computes = computes
         self._store, self._strategy = member.store, member.strategy
         self._slot_names = member.strategy.optimizer.slots
-        self.state = ServerState(member.strategy)
+        self._state = ServerState(member.strategy)
         self._at: tuple[int, int] | None = None
         """The version whose params are at hand to step from."""
         self._slots: dict[int, tuple[tuple[int, int], Slots]] = {}
@@ -125,7 +132,7 @@ class Completing:
             if (loaded := self._loaded) is not None and self._plans.reached == work.version:
                 # it stands, whatever is deleted later
                 self._be_at(loaded)
-                return Result(loaded.out.copy(), loaded.plan, listing)
+                return Result(loaded.out, loaded.plan, listing)
             is_past = member.is_past
             looks += is_past
             if looks > AFTER_THE_END + ATTEMPTS + 2 * len(work.cuts):
@@ -261,14 +268,15 @@ class Completing:
         if not work.complete or not self._settle_contradictions(work, round_):
             return None
         self._be_at(work)
-        # a copy, because the caller may go on to change its arrays in place
-        return Result(work.out.copy(), work.plan, listing)
+        return Result(work.out, work.plan, listing)
 
     def _be_at(self, work: Work) -> None:
         """Go on from this version."""
         self._plans.arrive(work.number, work.plan)
         self._at, self._loaded = work.version, work
-        self.state.start_from(work.out)
+        self._state.current = work.out
+        # what it was trained to is the caller's again
+        work.own = None
 
     def _advance(self, work: Work, round_: Round, late: bool) -> bool:
         """Compute one's own slice, or if others are late one of theirs; read those that are there.
@@ -326,7 +334,7 @@ class Completing:
 
         def finish(block: Block, total: Array) -> None:
             target = work.out[block.start : block.stop].view(block.dtype)
-            target[...], slots[block.start] = self.state.advance(block, total)
+            target[...], slots[block.start] = self._state.advance(block, total)
 
         room = self._store.request_bytes
         parts = foldable_parts(
@@ -422,16 +430,16 @@ class Completing:
         if before is not None and before[0] >= 0 and self._slot_names:
             slots = self._recall_slots(before, blocks)
         if before is None:
-            self.state.current = self._at = None
+            self._state.current = self._at = None
         elif self._at != before:
             self._go_back_to(before)
-        self.state.slots, self.state.step = slots, work.number
+        self._state.slots, self._state.step = slots, work.number
 
     def _go_back_to(self, version: tuple[int, int]) -> None:
         """Be at the version that a plan steps from; NotFound where it is not there any more."""
         number, attempt = version
         if number < 0:
-            self.state.current = self._member.initial(self._member.agreed)
+            self._state.current = self._member.initial(self._member.agreed)
             self._at = version
             return
         listing = self._member.look()
@@ -511,7 +519,7 @@ class Completing:
         memory: dict[int, Slots] = {}
 
         def compare(block: Block, total: Array) -> None:
-            values, memory[block.start] = self.state.advance(block, total)
+            values, memory[block.start] = self._state.advance(block, total)
             mine = np.empty(block.stop - block.start, np.uint8)
             mine.view(block.dtype)[...] = values
             if not np.array_equal(mine, work.out[block.start : block.stop]):
