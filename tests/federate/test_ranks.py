@@ -59,7 +59,7 @@ with hubless.join(
     try:
         federation.step({"other": torch.ones(1).numpy()}, examples=1)
     except hubless.HublessError as error:
-        print(type(error).__name__, flush=True)
+        print(f"{type(error).__name__}\n", end="", flush=True)
     model = federation.finish(model, examples=8)
 torch.save(model.state_dict(), f"{target}-{rank}.pt")
 """

@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,15 @@ from hubless.errors import (
     QuorumMissed,
     SelectionError,
 )
-from hubless.federate.keys import Incarnation, Listing, Posted, newest, parse_updates, plan_key
+from hubless.federate.keys import (
+    Incarnation,
+    Listing,
+    Posted,
+    newest,
+    parse_listing,
+    parse_updates,
+    plan_key,
+)
 from hubless.federate.outside.survey import survey
 from hubless.federate.picking.standing import Pick
 from hubless.privacy.mechanisms import Count, Laplace, SparseVector
@@ -40,6 +49,8 @@ from hubless.store.memory import MemoryStore
 from hubless.testing.metered import Metered
 from tests.support.frequencies import fits, successive
 from tests.support.waiting import until
+
+NOTHING: Listing = parse_listing([])
 
 
 def params(value: float = 1.0) -> dict[str, Any]:
@@ -131,7 +142,14 @@ class Site:
 
 def first_cohort(site: Site) -> tuple[str, ...]:
     """Who is picked for the first round."""
-    members: tuple[str, ...] = site.member._mode._picking.pick(0, Listing({}, {})).members
+    members: tuple[str, ...] = site.member._mode._picking.pick(0, NOTHING).members
+    return members
+
+
+def next_cohort(site: Site, number: int) -> tuple[str, ...]:
+    """Who is picked for a round, once the round before it is over."""
+    picking, listing = site.member._mode._picking, site.member.member.look()
+    members: tuple[str, ...] = picking.pick(number, listing).members
     return members
 
 
@@ -426,7 +444,8 @@ def test_who_joins_late_knows_what_the_others_know(store: Store) -> None:
     away = {"d"}
 
     def waits_for_who_is_away(site: Site) -> bool:
-        number, pick = site.member._mode._picking._drawn
+        drawn = site.member._mode._picking._drawn
+        number, pick = drawn.number, drawn.pick
         pushed = [event for s in everybody for event in s.heard(events.Pushed)]
         there = {event.client for event in pushed if int(event.key[7:15]) == number}
         return set(pick.members) <= there | away
@@ -502,7 +521,7 @@ def test_a_late_update_counts_only_where_its_member_is_picked() -> None:
 
     def before() -> Listing:
         slow.member.member.look = look
-        return Listing({}, {})
+        return NOTHING
 
     # as if it had looked before the other closed the round
     slow.member.member.look = before
@@ -614,6 +633,54 @@ def test_who_trains_on_closes_a_round_that_was_left_by_those_who_were_picked(quo
     with suppress(QuorumMissed):
         left.step()
     assert 1 in left.picks()
+
+
+@pytest.mark.parametrize("unpicked", ["wait", "train"])
+def test_others_are_drawn_where_all_who_were_picked_have_left(unpicked: str, store: Store) -> None:
+    terms = {"selector": Uniform(), "cohort": 1, "unpicked": unpicked, "deadline": 600.0}
+    everybody = [site.join() for site in sites(store, "abcd", **terms)]
+    staying = set("abcd")
+    for number in range(3):
+        living = [site for site in everybody if site.client in staying]
+        picked = min(name for site in living[:1] for name in next_cohort(site, number))
+        gone = next(site for site in living if site.client == picked)
+        gone.member.close()
+        staying.remove(picked)
+        living.remove(gone)
+        if unpicked == "wait":
+            together(*(lambda s=s, n=number + 1: s.live(n, 0) for s in living))
+        for site in living:
+            if not any(entry.key == plan_key(number, 0) for entry in store.list("rounds/")):
+                site.step()
+    (last,) = staying
+    for site in everybody:
+        assert not site.heard(events.RefusedUpdate)
+    plans = [json.loads(store.get(plan_key(number, 0))) for number in (1, 2)]
+    assert plans[-1]["picked"] == [last]
+    assert all(plan["passed"] and not plan["passed"].keys() & staying for plan in plans)
+
+
+def test_a_plan_that_passes_over_who_has_not_left_is_refused_by_name() -> None:
+    store = MemoryStore()
+    everybody = [site.join() for site in sites(store, "abc", selector=Uniform(), cohort=1)]
+    (picked,) = first_cohort(everybody[0])
+    picking, lives = everybody[0].member._mode._picking, everybody[0].member.member.look().lives
+    (following,) = picking._selection.pick_after(picking._drawn.pick, lives, 0).members
+    (impatient,) = (site for site in everybody if site.client == following)
+    impatient.member.member.gone = lambda listing: {picked}
+    look = impatient.member.member.look
+
+    def pretending() -> Listing:
+        listing = look()
+        return replace(listing, left=listing.lives)
+
+    impatient.member.member.look = pretending
+    impatient.step()
+    (passed,) = (site for site in everybody if site.client == picked)
+    with pytest.raises(FederationError, match=r"follow .*plan-0000\.json.* refuses"):
+        passed.step()
+    reasons = {event.key: event.reason for event in passed.heard(events.RefusedUpdate)}
+    assert reasons[plan_key(0, 0)] == f"it passes {picked} over, who has not left"
 
 
 def test_who_trains_on_loads_nothing_until_it_is_picked(store: Store) -> None:

@@ -70,7 +70,7 @@ def ones(size: int = LARGE) -> dict[str, Any]:
 def test_a_slice_that_was_found_wrong_is_not_loaded_where_it_cannot_be_computed() -> None:
     sites = Sites("ab")
     forger, checker = sites["b"]._mode._completing, sites["a"]._mode._completing
-    honest, reduce = forger.state.advance, checker._reduce
+    honest, reduce = forger._state.advance, checker._reduce
 
     def tripled(block: Block, total: Array) -> tuple[Array, tuple[()]]:
         return honest(block, total)[0] * 3, ()
@@ -84,7 +84,7 @@ def test_a_slice_that_was_found_wrong_is_not_loaded_where_it_cannot_be_computed(
             # from here on nobody can compute any slice
             sites.delete_updates_of("b")
 
-    forger.state.advance, forger._check = tripled, unchecked
+    forger._state.advance, forger._check = tripled, unchecked
     checker._reduce = reduced
     results = sites.step("ab", lambda name: ones())
     assert np.unique(results["a"]["w"]).tolist() == [1.0]
@@ -147,7 +147,7 @@ def test_who_delivered_and_left_does_not_count_for_another() -> None:
     sites["c"].close()
     wait = sites["a"]._mode._open
     listing: Listing = sites["a"].member.look()
-    present = wait.present(listing, 1, wait.quorum)
+    present = wait.present(listing, 1, None)
     staying, missing = wait._staying(wait.quorum, present, listing)
     assert list(present) == ["c"]
     assert (staying.enough, missing) == (3, ["a", "b"])

@@ -275,7 +275,10 @@ class Listing:
     """What one listing of a federation tells: its rounds, in order, and whose last life is over."""
 
     rounds: RoundsByNumber
+    lives: Mapping[str, Incarnation]
+    """Everybody's last life."""
     left: Mapping[str, Incarnation]
+    """The same of those for whom it is over."""
     has_initial: bool = False
     keys: frozenset[str] = frozenset()
 
@@ -283,6 +286,10 @@ class Listing:
     def planned(self) -> list[int]:
         """The rounds that somebody closed, or claims to have closed, in order."""
         return [number for number, round_ in self.rounds.items() if round_.plans]
+
+    def is_over(self, client: str, life: Incarnation) -> bool:
+        """Whether a client has left in this life, or began another since."""
+        return self.left.get(client) == life or self.lives.get(client, life) > life
 
 
 def parse_listing(entries: Iterable[Entry]) -> Listing:
@@ -314,8 +321,10 @@ def parse_listing(entries: Iterable[Entry]) -> Listing:
         elif (posted := Posted.parse(entry)) and posted.folder != UPDATES:
             number = int(posted.folder.split("/")[1])
             rounds.setdefault(number, Round()).updates[key] = posted
+    lives = {client: life for client, (life, _) in newest.items()}
     left = {client: life for client, (life, is_left) in newest.items() if is_left}
-    return Listing(RoundsByNumber(sorted(rounds.items())), left, has_initial, frozenset(listed))
+    by_number = RoundsByNumber(sorted(rounds.items()))
+    return Listing(by_number, lives, left, has_initial, frozenset(listed))
 
 
 def round_folder(number: int) -> str:

@@ -294,7 +294,8 @@ class Member:
 
     def gone(self, listing: Listing) -> set[str]:
         """Who has left this run for good, as far as it shows: nobody waits for them."""
-        return {c for c, life in listing.left.items() if (c, life) not in self._left_before}
+        left = {c for c, life in listing.left.items() if (c, life) not in self._left_before}
+        return left - {self.client}
 
     def refuse(self, refusal: Refused) -> None:
         """Name what is not let in, once."""

@@ -117,6 +117,9 @@ class Synchronous:
                 self._collect(number - 1, listing)
                 return None
             plan = self._open.wait(number, pick, posted is not None)
+            if plan is None and self._picking and self._picking.pick(number, member.look()) != pick:
+                # all who were picked for it have left
+                continue
             counted = None if plan is None or posted is None else self._counted(plan)
             if plan is not None and posted is not None and counted is None:
                 member.emit(events.Late(client=member.client, round=number))
@@ -170,7 +173,7 @@ class Synchronous:
         """Raise ValueError for a plan that is sound in itself, and still none for these members."""
         self._completing.check_version_before(plan, number, listing)
         if self._picking is not None:
-            self._picking.check(plan, number)
+            self._picking.check(plan, number, listing)
 
     def _is_bad(self, key: str, plan: Plan, number: int, listing: Listing) -> bool:
         return self._completing.is_bad(key, plan, number, listing)

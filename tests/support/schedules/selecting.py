@@ -30,40 +30,46 @@ class SelectingWorld(SyncWorld):
         selectors += [Active(alpha1=0.5, alpha2=1.0), RoundRobin(), Refreshed(Uniform(), 3)]
         # with one bad update in a cohort there has to be another, or nothing is left of the round
         least = 2 if self.adversary else 1
-        if not self.adversary:
+        if self.adversary:
+            # so nobody leaves before the end
+            for member in self.members:
+                member.lasts = self.rounds
+        else:
             selectors.append(AtMost(Heavy(0.5)))
         self.selector = rng.choice(selectors)
         self.cohort = rng.randint(least, len(self.names))
         self.quorum = self.cohort if rng.random() < 0.4 else rng.randint(least, self.cohort)
         self.named = True
-        self.drawn: dict[Version, tuple[tuple[str, ...], Roster]] = {}
+        self.rosters: dict[Version, Roster] = {}
+        self.picked: dict[Version, tuple[str, ...]] = {}
 
     def make(self, number: int) -> SyncMember:
         return SelectingMember(self, number, self.strategy)
 
-    def waited_for(self) -> tuple[set[str], int]:
-        picked = self.pick(self.open)[0]
-        return set(picked), min(self.quorum, len(picked))
+    def waited_for(self, life: Life) -> list[tuple[set[str], int]]:
+        gone = self.seen_leaving(life) - self.delivered()
+        chain = [set(picked) for picked in self.chain(self.open)]
+        return [(p, min(self.quorum, len(p))) for p in chain if not p <= gone]
 
-    @property
-    def hopeless(self) -> bool:
-        picked, enough = self.waited_for()
+    def hopeless_for(self, life: Life) -> bool:
         coming = {m.name for m in self.members if not m.gone} | self.delivered()
         if self.adversary and not self.misspells:
             coming.add(MALLORY)
-        return len(picked & coming) < enough
+        return any(len(picked & coming) < enough for picked, enough in self.waited_for(life))
 
     def hear(self, life: Life, event: events.Event) -> None:
+        super().hear(life, event)
         if isinstance(event, events.Picked):
-            picked = self.pick(event.round)[0]
-            if tuple(event.cohort) != picked:
+            chain = self.chain(event.round)
+            if tuple(event.cohort) not in chain:
                 raise self.fail(
-                    f"{life.name} draws {event.cohort} for round {event.round}, not {picked}"
+                    f"{life.name} draws {event.cohort} for round {event.round}, not of {chain}"
                 )
         elif isinstance(event, events.Pushed):
             posted = parsed(event.key)
             assert posted is not None
-            if posted.client not in self.pick(int(posted.folder.split("/")[1]))[0]:
+            chain = self.chain(int(posted.folder.split("/")[1]))
+            if not any(posted.client in picked for picked in chain):
                 raise self.fail(f"{life.name} pushes {event.key}, and was not picked")
             if posted.valuation != event.valuation:
                 raise self.fail(f"{life.name} pushes {event.key}, and was worth {event.valuation}")
@@ -73,11 +79,13 @@ class SelectingWorld(SyncWorld):
         said = json.loads(body) if "/plan-" in key else {}
         if not said:
             return
-        number = int(key.split("/")[1])
-        picked, roster = self.pick(number)
-        held = said["roster"]
-        if tuple(said["picked"]) != picked or held["members"] != sorted(self.names):
-            raise self.fail(f"{key} says that {said['picked']} were picked, not {picked}")
+        number, attempt = int(key.split("/")[1]), int(key[-9:-5])
+        chain, roster = self.chain(number), self.roster(number)
+        picked, passed, held = tuple(said["picked"]), said["passed"], said["roster"]
+        drawn = {tuple(sorted(set().union(*chain[:i]))): each for i, each in enumerate(chain)}
+        if drawn.get(tuple(sorted(passed))) != picked or held["members"] != sorted(self.names):
+            raise self.fail(f"{key} says that {picked} were picked after {passed}, not of {chain}")
+        self.picked.setdefault((number, attempt), picked)
         for name in ("valued", "selected", "last_selected", "last_seen"):
             if held[name] != getattr(roster, name).tolist():
                 raise self.fail(f"{key} has {name} {held[name]}, not {getattr(roster, name)}")
@@ -85,18 +93,32 @@ class SelectingWorld(SyncWorld):
         if not np.array_equal(values, roster.valuation, equal_nan=True):
             raise self.fail(f"{key} has valuations {values}, not {roster.valuation}")
 
-    def pick(self, number: int) -> tuple[tuple[str, ...], Roster]:
-        """Who trains in a round, worked out from the plans of all rounds before."""
+    def chain(self, number: int) -> list[tuple[str, ...]]:
+        """Who may train in a round: where all who were drawn have left at some time, the next."""
+        names, roster, chain = sorted(self.names), self.roster(number), list[tuple[str, ...]]()
+        while names and (not chain or set(chain[-1]) <= set(self.departed)):
+            places = [sorted(self.names).index(name) for name in names]
+            there = Roster(roster.examples[places], round=number)
+            for name in ("valuation", "valued", "selected", "last_selected", "last_seen"):
+                there.put(name, slice(None), getattr(roster, name)[places])
+            rng = stream(self.seed, "pick", number)
+            picked = self.selector(there, min(self.cohort, len(names)), rng)
+            chain.append(tuple(sorted(names[place] for place in picked)))
+            names = [name for name in names if name not in chain[-1]]
+        return chain
+
+    def roster(self, number: int) -> Roster:
+        """What is known of all before a round, worked out from the plans of all rounds before."""
         final = max((a for r, a in self.plans if r == number - 1), default=0)
-        if (number, final) not in self.drawn:
+        if (number, final) not in self.rosters:
             names = sorted(self.names)
             examples: dict[str, int] = {}
             roster = Roster(np.zeros(len(names)))
             for r in range(number):
                 roster.round = r
-                before = self.pick(r)[0]
-                roster.record_selected(np.array([names.index(name) for name in before]))
                 attempt = max(a for n, a in self.plans if n == r)
+                before = self.picked[r, attempt]
+                roster.record_selected(np.array([names.index(name) for name in before]))
                 for posted in self.plans[r, attempt].updates:
                     place = np.array([names.index(posted.client)])
                     worth = None if posted.valuation is None else [posted.valuation]
@@ -105,10 +127,8 @@ class SelectingWorld(SyncWorld):
             usual = median_low(examples.values()) if examples else 1
             roster.put("examples", slice(None), [examples.get(name, usual) for name in names])
             roster.round = number
-            places = self.selector(roster, self.cohort, stream(self.seed, "pick", number))
-            picked = tuple(sorted(names[place] for place in places))
-            self.drawn[number, final] = picked, roster
-        return self.drawn[number, final]
+            self.rosters[number, final] = roster
+        return self.rosters[number, final]
 
 
 class SelectingMember(SyncMember):
@@ -131,7 +151,7 @@ class SelectingMember(SyncMember):
     def says(self) -> dict[str, Any]:
         return {"valuation": self.sync.rng.choice((0.0, 1.0, 2.5, -1.0))}
 
-    def give_up(self) -> None:
-        if not self.sync.hopeless:
+    def give_up(self, life: Life) -> None:
+        if not self.sync.hopeless_for(life):
             raise self.sync.fail(f"{self.name} gave up although a quorum of the picked lives")
         self.gone = True

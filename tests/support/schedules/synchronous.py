@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -60,6 +61,13 @@ class SyncWorld(World):
         self.known: dict[Version, tuple[Params, State]] = {}
         self.results: dict[int, tuple[bytes, Version, str]] = {}
         self.counted: dict[tuple[str, int], int] = {}
+        # some leave before the others: nobody has to wait for them any more
+        self.departed: list[str] = []
+        self.joined: dict[Life, int] = {}
+        leaving = random.Random(f"leaving {seed}")
+        for member in self.members:
+            if leaving.random() < 0.15:
+                member.lasts = leaving.randint(0, self.rounds)
         self.misspells = self.adversary and self.quorum < len(self.names) and rng.random() < 0.3
         for member in self.members:
             self.spawn(member, rng.choice((0.0, 0.0, 1.0)))
@@ -74,12 +82,12 @@ class SyncWorld(World):
         """The round that takes updates now."""
         return max((r for r, _ in self.plans), default=-1) + 1
 
-    def waited_for(self) -> tuple[set[str], int]:
-        """Whom the open round is for, and how many of them are enough."""
-        return set(self.names), self.quorum
+    def waited_for(self, life: Life) -> list[tuple[set[str], int]]:
+        """Whom the open round may be for, as this one sees it, and how many of them are enough."""
+        return [(set(self.names), self.quorum)]
 
-    @property
-    def hopeless(self) -> bool:
+    def hopeless_for(self, life: Life) -> bool:
+        """Whether a member may give up: too few are left who deliver anything."""
         return self.posters < self.quorum
 
     @property
@@ -113,6 +121,8 @@ class SyncWorld(World):
     def landed(self, key: str, body: bytes) -> None:
         if key == keys.INITIAL:
             self.initial = self.contents[key]
+        if key.endswith(".left.json"):
+            self.departed.append(key.split("/")[1].split("=")[0])
         rounds = keys.parse_listing([Entry(key, 0, 0.0)]).rounds if "/plan-" in key else {}
         for number, round_ in rounds.items():
             for attempt in round_.plans:
@@ -168,20 +178,33 @@ class SyncWorld(World):
     def check_missed(self, life: Life, missed: QuorumMissed, waited: float, lates: int) -> None:
         """A quorum that was missed must have been missed, in time, and with the right names."""
         self.counts["quorum missed"] += 1
-        wanted, enough = self.waited_for()
-        there = self.delivered() & wanted
-        wanted -= set(keys.parse_listing(self.backing.list("")).left) - there
-        if self.named:
-            # without names nobody knows whether who left was one of those that count
-            enough = min(enough, len(wanted))
-        digest = self.signature.digest
-        if len(there) >= enough:
-            raise self.fail(f"{life.name} misses a quorum that is there ({digest}): {missed}")
-        wrong = sorted(missed.missing) != sorted(wanted - there)
-        if there & set(missed.missing) or not missed.missing or (self.named and wrong):
-            raise self.fail(f"{life.name} misses {missed.missing}, there are {sorted(there)}")
+        wrong = [self.not_missed(missed, life, *each) for each in self.waited_for(life)]
+        if all(wrong):
+            raise self.fail(f"{life.name} {wrong[-1]}")
         if waited > (lates + 1) * self.deadline * 1.1 + _SLACK:
             raise self.fail(f"{life.name} waited {waited:.0f} s with {self.deadline:.0f} to go")
+
+    def seen_leaving(self, life: Life) -> set[str]:
+        """Who has left since a process joined: whoever did before may be back."""
+        return set(self.departed[self.joined.get(life, 0) :])
+
+    def hear(self, life: Life, event: events.Event) -> None:
+        if isinstance(event, events.Joined):
+            self.joined[life] = len(self.departed)
+
+    def not_missed(self, missed: QuorumMissed, life: Life, wanted: set[str], enough: int) -> str:
+        """What is wrong with missing this quorum, if anything."""
+        there, missing = self.delivered() & wanted, set(missed.missing)
+        awaited = wanted - (self.seen_leaving(life) - there)
+        if self.named:
+            # without names nobody knows whether who left was one of those that count
+            enough = min(enough, len(awaited))
+        if len(there) >= enough:
+            return f"misses a quorum that is there ({self.signature.digest}): {missed}"
+        right = awaited - set(self.departed) <= missing | there and missing <= awaited
+        if there & missing or not missing or (self.named and not right):
+            return f"misses {missed.missing}, there are {sorted(there)}"
+        return ""
 
     def late(self, life: Life, error: TooLate) -> None:
         """A call ended because it was too late for every round, or for all of one."""
@@ -224,6 +247,8 @@ class SyncMember(Member):
     def __init__(self, world: SyncWorld, number: int, strategy: Strategy) -> None:
         super().__init__(world, number, strategy)
         self.gave_up = False
+        self.lasts = world.rounds
+        """It leaves after so many rounds."""
         self.starts = world.rng.random() < 0.4
         self.sync = world
 
@@ -234,7 +259,7 @@ class SyncMember(Member):
             federation = self.join(life, life.content.params if self.starts else None)
         except FederationError as error:
             world.excuse(life, error)
-            self.give_up()
+            self.give_up(life)
             return
         self.catch_up(life, federation)
         arrived = world.now
@@ -266,11 +291,12 @@ class SyncMember(Member):
             self.catch_up(life, federation)
             if before < (reached(federation) or (-1, 0)):
                 arrived = world.now
-            hopeless = world.now - arrived > world.patience or world.hopeless
+            hopeless = world.now - arrived > world.patience or world.hopeless_for(life)
             if hopeless and not self.done(federation):
-                self.give_up()
+                self.give_up(life)
                 return
         federation.close()
+        self.gone = True
 
     def join(self, life: Life, params: Params | None) -> Federation:
         world = self.sync
@@ -296,12 +322,12 @@ class SyncMember(Member):
         """What else it says at a step."""
         return {}
 
-    def give_up(self) -> None:
+    def give_up(self, life: Life) -> None:
         self.gave_up = True
 
     def done(self, federation: Federation) -> bool:
         version = reached(federation)
-        return version is not None and version[0] + 1 >= self.sync.rounds
+        return (version[0] + 1 if version else 0) >= min(self.sync.rounds, self.lasts)
 
     def catch_up(self, life: Life, federation: Federation) -> None:
         assert life.content is not None

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
 import numpy as np
 
 from hubless.errors import FederationError, SelectionError, Shortage
-from hubless.federate.keys import Posted
+from hubless.federate.keys import Incarnation, Posted
 from hubless.federate.picking.standing import Pick, Standing
 from hubless.rng import stream
 from hubless.select.roster import Roster, Selector
@@ -60,11 +60,13 @@ class Selection:
         number: int,
         *purpose: int,
         round: int | None = None,
+        passed: Mapping[str, Incarnation] | None = None,
     ) -> Pick:
-        """Who trains in round `number`, the same wherever it is asked."""
-        standings = dict(sorted(standings.items()))
-        roster = _roster(standings, number if round is None else round)
-        cohort = min(self.cohort, len(standings))
+        """Who trains in round `number`, the same wherever it is asked; nobody of those `passed`."""
+        passed, standings = dict(passed or {}), dict(sorted(standings.items()))
+        names = [name for name in standings if name not in passed]
+        roster = _roster(standings, names, number if round is None else round)
+        cohort = min(self.cohort, len(names))
         rng = stream(self.seed, "pick", *purpose, number)
         try:
             picked = [int(place) for place in self.selector(roster, cohort, rng)]
@@ -73,12 +75,16 @@ class Selection:
                 f"round {number} has no cohort: {shortage}. Lower cohort=, or allow for fewer with "
                 "hubless.select.AtMost"
             ) from shortage
-        if len(set(picked)) != len(picked) or not all(0 <= i < len(standings) for i in picked):
-            raise SelectionError(f"{self.selector!r} picked {picked} of {len(standings)} members")
+        if len(set(picked)) != len(picked) or not all(0 <= i < len(names) for i in picked):
+            raise SelectionError(f"{self.selector!r} picked {picked} of {len(names)} members")
         if not picked:
             raise SelectionError(f"{self.selector!r} picked nobody for round {number}")
-        names = list(standings)
-        return Pick(tuple(sorted(names[i] for i in picked)), standings)
+        return Pick(tuple(sorted(names[i] for i in picked)), standings, passed)
+
+    def pick_after(self, pick: Pick, left: Mapping[str, Incarnation], number: int) -> Pick:
+        """Who trains instead of those who were picked and have all left, each in a life."""
+        passed = {**pick.passed, **{name: left[name] for name in pick.members}}
+        return self.pick(pick.roster, number, passed=passed)
 
     def check(
         self, pick: Pick | None, included: Iterable[str], names: tuple[str, ...], number: int
@@ -90,11 +96,13 @@ class Selection:
             raise ValueError("its roster is not of this federation's members")
         if strangers := sorted(set(included) - set(pick.members)):
             raise ValueError(f"it includes {', '.join(strangers)}, who were not picked")
-        drawn = self.pick(pick.roster, number).members
-        if drawn != pick.members:
+        drawn = self.pick(pick.roster, number)
+        while len(drawn.passed) < len(pick.passed) and pick.passed.keys() >= set(drawn.members):
+            drawn = self.pick_after(drawn, pick.passed, number)
+        if (drawn.members, drawn.passed) != (pick.members, pick.passed):
             raise ValueError(
-                f"it picks {', '.join(pick.members)}, and here {', '.join(drawn)} are drawn: every "
-                "site needs the same hubless, numpy and selector"
+                f"it picks {', '.join(pick.members)}, and here {', '.join(drawn.members)} are "
+                "drawn: every site needs the same hubless, numpy and selector"
             )
 
 
@@ -114,10 +122,11 @@ def listed_standings(newest: Mapping[str, Posted]) -> tuple[dict[str, Standing],
     return standings, max((s.last_seen for s in standings.values()), default=-1) + 1
 
 
-def _roster(members: Mapping[str, Standing], number: int) -> Roster:
-    standings = list(members.values())
-    counts = [max(1, s.examples) for s in standings if s.last_seen >= 0]
+def _roster(members: Mapping[str, Standing], names: Sequence[str], number: int) -> Roster:
+    """What a selector is shown of these members, given what is known of all."""
+    counts = [max(1, s.examples) for s in members.values() if s.last_seen >= 0]
     usual = median_low(counts) if counts else 1
+    standings = [members[name] for name in names]
     examples = [max(1, s.examples) if s.last_seen >= 0 else usual for s in standings]
     roster = Roster(examples, round=number)
     everybody = slice(None)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, field, fields, replace
 from typing import Any
+
+from hubless.federate.keys import Incarnation
 
 _MOST_EXAMPLES = 10**15
 
@@ -57,6 +59,8 @@ class Pick:
 
     members: tuple[str, ...]
     roster: Mapping[str, Standing]
+    passed: Mapping[str, Incarnation] = field(default_factory=dict)
+    """Who was drawn before them and had left by then, and which life of theirs was over."""
 
     def after(
         self, number: int, delivered: Mapping[str, tuple[int, float | None]]
@@ -76,7 +80,11 @@ class Pick:
         """As a plan says it: the roster in columns."""
         rows = [astuple(standing) for standing in self.roster.values()]
         columns = {name: [row[i] for row in rows] for i, name in enumerate(_COLUMNS)}
-        return {"picked": list(self.members), "roster": {"members": list(self.roster), **columns}}
+        return {
+            "picked": list(self.members),
+            "passed": {name: str(life) for name, life in self.passed.items()},
+            "roster": {"members": list(self.roster), **columns},
+        }
 
     @classmethod
     def parse(cls, document: Mapping[str, Any], number: int) -> Pick:
@@ -90,7 +98,8 @@ class Pick:
         standings = [Standing(*row) for row in zip(*columns, strict=True)]
         for standing in standings:
             standing.check(number)
-        pick = cls(tuple(picked), dict(zip(names, standings, strict=True)))
-        if len(pick.roster) != len(names) or not set(picked) <= set(names):
+        passed = {name: Incarnation.parse(life) for name, life in document["passed"].items()}
+        pick = cls(tuple(picked), dict(zip(names, standings, strict=True)), passed)
+        if len(pick.roster) != len(names) or not {*picked, *passed} <= set(names):
             raise ValueError("it picks who is not in its roster")
         return pick

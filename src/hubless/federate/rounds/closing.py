@@ -127,8 +127,9 @@ class OpenRound:
         self._recent = dict(sorted(self._recent.items())[-2:])
 
     def wait(self, number: int, pick: Pick | None, delivered: bool) -> Plan | None:
-        """Wait until a round is closed, closing it when that is due; None where it went by.
+        """Wait until a round is closed, closing it when that is due.
 
+        None where it went by, or where nobody is left who could deliver.
         Being late is counted from one's own update; for who only looks on, from the first it sees.
         """
         member, clock = self._member, self._member.clock
@@ -142,12 +143,14 @@ class OpenRound:
                 newest = self._plans.newest(listing, number - 1)
                 if newest is not None and newest[0] > number:
                     return None
-            present = self.present(listing, number, quorum)
+            present = self.present(listing, number, pick)
             if present and not delivered:
                 began, delivered = clock.now(), True
             waited = clock.now() - began
             over = waited >= self.deadline or member.is_past
             staying, missing = self._staying(quorum, present, listing)
+            if not (staying.everyone or present):
+                return None
             if self._is_due(staying, present, missing, over):
                 in_vain += over
                 if in_vain > AFTER_THE_END:
@@ -179,7 +182,7 @@ class OpenRound:
     def look_on(self, number: int, listing: Listing, pick: Pick) -> None:
         """Close a round if that is due: those who were picked for it may all be gone."""
         clock, quorum = self._member.clock, self._of(pick)
-        present = self.present(listing, number, quorum)
+        present = self.present(listing, number, pick)
         if self._first_seen[0] != number and present:
             self._first_seen = number, clock.now()
         over = clock.now() - self._first_seen[1] >= self.deadline
@@ -187,15 +190,18 @@ class OpenRound:
         if self._is_due(staying, present, missing, over):
             self.close(number, [p.key for p in present.values()], listing, pick)
 
-    def present(self, listing: Listing, number: int, quorum: Quorum) -> dict[str, Posted]:
+    def present(self, listing: Listing, number: int, pick: Pick | None) -> dict[str, Posted]:
         """Each client's newest usable update in an open round."""
         digest = self._member.signature.digest if self._member.signature else ""
-        usable = []
+        quorum, usable = self._of(pick), list[Posted]()
         for posted in listing.rounds[number].updates.values():
             if posted.signature != digest:
                 reason = "its params have another signature than this federation's"
             elif not self.quorum.admits(posted.client):
                 reason = f"it is not among the members {', '.join(self.quorum.names)}"
+            elif pick is not None and posted.client in pick.passed:
+                # it is back, and others may have drawn it and nobody else
+                continue
             elif not quorum.admits(posted.client):
                 reason = f"it was not picked for this round: {', '.join(quorum.names)} were"
             else:
