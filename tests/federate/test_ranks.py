@@ -59,7 +59,7 @@ with hubless.join(
     try:
         federation.step({"other": torch.ones(1).numpy()}, examples=1)
     except hubless.HublessError as error:
-        print(f"{type(error).__name__}\n", end="", flush=True)
+        print(type(error).__name__, flush=True)
     model = federation.finish(model, examples=8)
 torch.save(model.state_dict(), f"{target}-{rank}.pt")
 """
@@ -114,7 +114,8 @@ def test_lines_of_ones_own_in_two_ranks_each(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(LINES)
     sites = [[*TORCHRUN, *TWO, "train.py", to, f"{to}.jsonl"] for to in ("1", "-1")]
     for out, _ in ended(*sites, folder=tmp_path):
-        assert out.split() == ["SignatureMismatch"] * 2
+        # two processes write there, and their lines may come in one
+        assert out.count("SignatureMismatch") == 2
     pushed = [e["examples"] for e in events_in(tmp_path / "1.jsonl") if e["event"] == "pushed"]
     assert pushed[:4] == [17] * 4
     assert the_same_everywhere(tmp_path)
