@@ -108,7 +108,7 @@ class Asynchronous:
     def _list(self) -> list[Posted]:
         """Everybody's updates; what somebody else put under this member's name is an alarm."""
         listed = keys.parse_updates(self.member.store.list(keys.UPDATES))
-        self.member.notice(listed)
+        self.member.notice(keys.claimed(listed, self.member.client, self.member.incarnation))
         return listed
 
     def _take_in(self, own: Own, examples: int, listed: list[Posted]) -> Flat | None:

@@ -18,12 +18,14 @@ slice: two slices that differ have two keys, and a listing shows that somebody g
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import secrets
 import struct
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from hubless.errors import BadName, FederationError
 from hubless.store.base import Entry
@@ -254,6 +256,17 @@ class Made:
     size: int
 
 
+def claimed(
+    items: Iterable[Posted | Made], client: str, life: Incarnation
+) -> dict[str, Incarnation]:
+    """What a client is said to have written in this life or a later one, and in which, by key."""
+    return {
+        item.key: item.incarnation
+        for item in items
+        if item.client == client and item.incarnation >= life
+    }
+
+
 @dataclass
 class Round:
     """The objects of one round."""
@@ -282,10 +295,19 @@ class Listing:
     has_initial: bool = False
     keys: frozenset[str] = frozenset()
 
-    @property
+    @cached_property
     def planned(self) -> list[int]:
         """The rounds that somebody closed, or claims to have closed, in order."""
         return [number for number, round_ in self.rounds.items() if round_.plans]
+
+    def claimed(self, client: str, life: Incarnation) -> dict[str, Incarnation]:
+        """What a client is said to have put into rounds in this life or a later one, by key."""
+        items: list[Posted | Made] = []
+        for round_ in self.rounds.values():
+            items += round_.updates.values()
+            for by_index in round_.slices.values():
+                items += itertools.chain.from_iterable(by_index.values())
+        return claimed(items, client, life)
 
     def is_over(self, client: str, life: Incarnation) -> bool:
         """Whether a client has left in this life, or began another since."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import atexit
-import itertools
 import json
 import math
 import os
@@ -28,7 +27,7 @@ from hubless.errors import (
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
 from hubless.federate.fold import ABSURD, Flat, Own, Stored
-from hubless.federate.keys import Incarnation, Listing, Made, Posted
+from hubless.federate.keys import Incarnation, Listing, Posted
 from hubless.federate.past import Past
 from hubless.federate.picking.report import Reporter, ledger_path
 from hubless.federate.terms import Terms
@@ -257,35 +256,25 @@ class Member:
             return None
         return out
 
-    def notice(self, items: Iterable[Posted | Made], *, left: Incarnation | None = None) -> None:
+    def notice(self, claimed: Mapping[str, Incarnation]) -> None:
         """Say, once, that somebody else wrote under this member's name, and rank above that.
 
         A later process under this name makes this one stop. Only what announced itself is one: an
         object that merely claims a later life is an impostor's, and an alarm.
         """
-        claimed = {
-            item.key: item.incarnation
-            for item in items
-            if item.client == self.client
-            and item.incarnation >= self.incarnation
-            and item.key not in self._written
-        }
-        if left is not None and left >= self.incarnation:
-            key = keys.life_key(self.client, left, left=True)
-            claimed[key] = left
+        claimed = {key: life for key, life in claimed.items() if key not in self._written}
         if new := {key: life for key, life in claimed.items() if key not in self._alarmed}:
             self._outrank(new)
 
     def look(self) -> Listing:
         """What one listing tells; what somebody else put under this member's name is an alarm."""
         listing = keys.parse_listing(self.store.list(""))
-        named: list[Posted | Made] = []
-        for round_ in listing.rounds.values():
-            named += round_.updates.values()
-            for by_index in round_.slices.values():
-                named += itertools.chain.from_iterable(by_index.values())
+        claimed = listing.claimed(self.client, self.incarnation)
         # a member that has left looks no more
-        self.notice(named, left=listing.left.get(self.client))
+        left = listing.left.get(self.client)
+        if left is not None and left >= self.incarnation:
+            claimed[keys.life_key(self.client, left, left=True)] = left
+        self.notice(claimed)
         return listing
 
     def rejects(self, key: str) -> bool:
