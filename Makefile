@@ -45,6 +45,7 @@ attacks: .venv/dev
 schedules: .venv/dev
 	$(BIN)/python -m tests.support.schedules --mode async --seeds 0:20000
 	$(BIN)/python -m tests.support.schedules --mode sync --seeds 0:20000
+	$(BIN)/python -m tests.support.schedules --mode select --seeds 0:20000
 	$(BIN)/python -m tests.support.schedules --mode hostile-async --seeds 0:20000
 	$(BIN)/python -m tests.support.schedules --mode hostile-sync --seeds 0:20000
 
