@@ -49,7 +49,6 @@ PUBLIC = [
     "Simulation",
     "Strategy",
     "Task",
-    "Update",
     "join",
 ]
 # packages that import what they export when it is asked for

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from hubless.train.optimizers import AdamW as AdamW
     from hubless.train.recipe import Recipe as Recipe
     from hubless.train.task import Task as Task
-    from hubless.update import Update as Update
 
 __version__ = "0.1.0"
 
@@ -67,7 +66,6 @@ _HOMES = {
     "Simulation": "simulate.simulation",
     "Strategy": "strategy.base",
     "Task": "train.task",
-    "Update": "update",
     "join": "federate.join",
 }
 

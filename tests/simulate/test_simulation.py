@@ -29,11 +29,11 @@ from hubless.strategy.fedavgm import FedAvgM
 from hubless.strategy.fedbuff import FedBuff
 from hubless.strategy.fedmedian import FedMedian
 from hubless.strategy.fedtrimmedmean import FedTrimmedMean
+from hubless.testing import Update, aggregate
 from hubless.train.losses import accuracy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
 from hubless.train.task import Task
-from hubless.update import Update
 from tests.simulate.worlds import (
     CPU,
     UNEQUAL,
@@ -125,7 +125,7 @@ def test_a_strategy_does_here_what_it_does_to_updates(strategy: Strategy) -> Non
         each = alone.run(flat, cohort_of(range(5), job.population, round=turn), each=True).each
         assert each is not None
         updates = [Update(str(i), {"w": each[i]}, examples=sizes[i]) for i in range(5)]
-        params, state = strategy.aggregate(updates, {"w": flat}, state)
+        params, state = aggregate(strategy, updates, {"w": flat}, state)
         flat = torch.as_tensor(params["w"])
     ran.run(rounds=2)
     assert furthest(ran.flat, flat) < 1e-5

@@ -24,7 +24,7 @@ from hubless.strategy.weighting import (
     Equally,
     Mixing,
 )
-from hubless.update import Update
+from hubless.testing import Update, aggregate
 
 EXAMPLES = np.array([30.0, 10.0, 0.0, 160.0])
 STALENESS = np.array([0.0, 3.0, 1.0, 8.0])
@@ -162,8 +162,8 @@ def test_staleness_is_counted_from_the_version_stepped_from() -> None:
         Update("fresh", {"w": np.array([0.0])}, examples=1, version=9),
         Update("stale", {"w": np.array([1.0])}, examples=1, version=8),
     ]
-    assert strategy.aggregate(updates)[0]["w"] == pytest.approx([1 / 3])
-    assert strategy.aggregate(updates, version=10)[0]["w"] == pytest.approx([(1 / 3) / (5 / 6)])
+    assert aggregate(strategy, updates)[0]["w"] == pytest.approx([1 / 3])
+    assert aggregate(strategy, updates, version=10)[0]["w"] == pytest.approx([(1 / 3) / (5 / 6)])
 
 
 @fewer
@@ -238,4 +238,4 @@ def test_a_weighting_that_gives_no_weights_is_named(bad: object) -> None:
 
 def test_no_updates_cannot_be_aggregated() -> None:
     with pytest.raises(ParamsError, match="no updates"):
-        FedAvg().aggregate([])
+        aggregate(FedAvg(), [])

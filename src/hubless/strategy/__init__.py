@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from hubless.lazy import exported
 
 if TYPE_CHECKING:
-    from hubless.strategy.base import State as State
     from hubless.strategy.base import Strategy as Strategy
     from hubless.strategy.fedadagrad import FedAdagrad as FedAdagrad
     from hubless.strategy.fedadam import FedAdam as FedAdam
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
     from hubless.strategy.naming import parse as parse
 
 _HOMES = {
-    "State": "base",
     "Strategy": "base",
     "kinds": "naming",
     "parse": "naming",

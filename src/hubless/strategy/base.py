@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from hubless.errors import ParamsError, StrategyError
-from hubless.params import Array, Params, is_floating, settle, zeros
+from hubless.errors import StrategyError
+from hubless.params import Array, is_floating, settle, zeros
 from hubless.strategy.reducers import Middle
-from hubless.update import Update
 
 Slots = tuple[Array, ...]
 
@@ -73,23 +72,12 @@ class ServerOptimizer(Protocol):
 
 
 @dataclass(frozen=True)
-class State:
-    """What a strategy carries from one aggregation to the next."""
-
-    step: int = 0
-    slots: dict[str, Slots] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class Strategy:
     """Weighting x reducer x server optimizer. The named strategies are combinations of these.
 
     >>> from hubless.strategy.fedavg import FedAvg
-    >>> updates = [Update("a", {"w": np.array([1.0])}, examples=3),
-    ...            Update("b", {"w": np.array([5.0])}, examples=1)]
-    >>> params, state = FedAvg().aggregate(updates)
-    >>> params["w"]
-    array([2.])
+    >>> FedAvg().weights(examples=[3, 1], staleness=[0, 0])
+    array([0.75, 0.25])
     """
 
     weighting: Weighting
@@ -135,37 +123,3 @@ class Strategy:
             return settle(reduced, like), slots
         following, slots = self.optimizer.apply(current, reduced, slots, step)
         return settle(following, like), slots
-
-    def aggregate(
-        self,
-        updates: Sequence[Update],
-        current: Params | None = None,
-        state: State | None = None,
-        version: int | None = None,
-    ) -> tuple[dict[str, Array], State]:
-        """Whole updates in memory to the next params, with the state for the time after.
-
-        `version` is the one being stepped from; without it the newest update counts as current.
-        """
-        if not updates:
-            raise ParamsError("there are no updates to aggregate")
-        state = state or State()
-        newest = max(u.version for u in updates) if version is None else version
-        weights = self.weights(
-            [u.examples for u in updates], [max(0, newest - u.version) for u in updates]
-        )
-        params: dict[str, Array] = {}
-        slots: dict[str, Slots] = {}
-        for name, like in updates[0].params.items():
-            total: object | None = None
-            reducer = self.reducer_for(is_floating(like))
-            for update, weight in zip(updates, weights, strict=True):
-                total = reducer.add(total, update.params[name], float(weight))
-            params[name], slots[name] = self.advance(
-                current[name] if current is not None else None,
-                reducer.finish(total),
-                like,
-                state.slots.get(name, ()),
-                state.step,
-            )
-        return params, State(state.step + 1, slots)

@@ -1,4 +1,4 @@
-"""Contracts as test suites: subclass one in your own tests and your part is held to it."""
+"""Contracts as test suites, and what they hold against: subclass one in your own tests."""
 
 from __future__ import annotations
 
@@ -7,9 +7,18 @@ from typing import TYPE_CHECKING
 from hubless.lazy import exported
 
 if TYPE_CHECKING:
+    from hubless.testing.reference import State as State
+    from hubless.testing.reference import Update as Update
+    from hubless.testing.reference import aggregate as aggregate
     from hubless.testing.stores import StoreContract as StoreContract
     from hubless.testing.strategies import StrategyContract as StrategyContract
 
-_HOMES = {"StoreContract": "stores", "StrategyContract": "strategies"}
+_HOMES = {
+    "State": "reference",
+    "StoreContract": "stores",
+    "StrategyContract": "strategies",
+    "Update": "reference",
+    "aggregate": "reference",
+}
 
 __getattr__, __dir__ = exported(__name__, _HOMES)

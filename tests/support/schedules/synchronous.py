@@ -17,8 +17,8 @@ from hubless.federate.keys import Incarnation, Posted
 from hubless.federate.rounds.completing import KEPT_ROUNDS
 from hubless.federate.rounds.plans import Plan
 from hubless.store.base import Entry
-from hubless.strategy.base import State, Strategy
-from hubless.update import Update
+from hubless.strategy.base import Strategy
+from hubless.testing import State, Update, aggregate
 from tests.support.schedules.basics import MALLORY, Content, Params, Version, packed
 from tests.support.schedules.life import Life
 from tests.support.schedules.world import Member, World
@@ -148,10 +148,10 @@ class SyncWorld(World):
             posted = plan.updates
             examples = capped([p.examples for p in posted], OUTWEIGH)
             updates = [
-                Update(p.client, self.contents[p.key].flat, count, {}, p.version)
+                Update(p.client, self.contents[p.key].flat, count, p.version)
                 for p, count in zip(posted, examples, strict=True)
             ]
-            self.known[version] = self.strategy.aggregate(updates, current, state, version[0])
+            self.known[version] = aggregate(self.strategy, updates, current, state, version[0])
         return self.known[version]
 
     def check(self, life: Life, federation: Federation, result: Mapping[str, Any]) -> None:

@@ -9,13 +9,8 @@ import numpy as np
 import pytest
 
 from hubless.errors import ParamsError
-from hubless.update import Update, whole_examples
-
-
-def test_an_update_has_no_metrics_and_version_zero_unless_given() -> None:
-    update = Update("site-a", {"w": np.ones(2)}, examples=3)
-    assert (update.metrics, update.version) == ({}, 0)
-    assert Update("b", {}, 1).metrics is not update.metrics
+from hubless.params import whole_examples
+from hubless.testing import Update
 
 
 def test_an_update_cannot_be_changed() -> None:
