@@ -286,6 +286,11 @@ class Member:
         left = {c for c, life in listing.left.items() if (c, life) not in self._left_before}
         return left - {self.client}
 
+    def is_deserted(self, picked: Iterable[str], number: int, listing: Listing) -> bool:
+        """Whether all of these have left, and delivered nothing for a round."""
+        delivered = {posted.client for posted in listing.rounds[number].updates.values()}
+        return set(picked) <= self.gone(listing) - delivered
+
     def refuse(self, refusal: Refused) -> None:
         """Name what is not let in, once."""
         if refusal.key not in self._refused:

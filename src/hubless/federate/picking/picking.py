@@ -70,8 +70,7 @@ class Picking:
                 standings = former.known_after(number - 1)
             drawn = self._draw(number, former, self._selection.pick(standings, number))
         pick = drawn.pick
-        delivered = {posted.client for posted in listing.rounds[number].updates.values()}
-        while set(pick.members) <= self._member.gone(listing) - delivered:
+        while self._member.is_deserted(pick.members, number, listing):
             pick = self._selection.pick_after(pick, listing.left, number)
             self._draw(number, drawn.former, pick)
         return pick

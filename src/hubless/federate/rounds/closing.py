@@ -143,14 +143,15 @@ class OpenRound:
                 newest = self._plans.newest(listing, number - 1)
                 if newest is not None and newest[0] > number:
                     return None
+            if pick is not None and member.is_deserted(pick.members, number, listing):
+                # others are drawn, and may have delivered already
+                return None
             present = self.present(listing, number, pick)
             if present and not delivered:
                 began, delivered = clock.now(), True
             waited = clock.now() - began
             over = waited >= self.deadline or member.is_past
             staying, missing = self._staying(quorum, present, listing)
-            if not (staying.everyone or present):
-                return None
             if self._is_due(staying, present, missing, over):
                 in_vain += over
                 if in_vain > AFTER_THE_END:
@@ -199,8 +200,9 @@ class OpenRound:
                 reason = "its params have another signature than this federation's"
             elif not self.quorum.admits(posted.client):
                 reason = f"it is not among the members {', '.join(self.quorum.names)}"
-            elif pick is not None and posted.client in pick.passed:
-                # it is back, and others may have drawn it and nobody else
+            elif pick is not None and not quorum.admits(posted.client) and _is_left(pick, listing):
+                # members hear at different times of who leaves and who is back: others may have
+                # drawn it
                 continue
             elif not quorum.admits(posted.client):
                 reason = f"it was not picked for this round: {', '.join(quorum.names)} were"
@@ -268,3 +270,8 @@ class OpenRound:
         if over or lately is None:
             return over
         return not (lately & set(missing) if staying.names else lately - set(present))
+
+
+def _is_left(pick: Pick, listing: Listing) -> bool:
+    """Whether some may draw others than these, or may have."""
+    return bool(pick.passed) or listing.left.keys() >= set(pick.members)
