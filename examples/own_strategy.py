@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 import hubless
+from hubless.strategy.look import Column, Seen
 from hubless.strategy.optimizers import Momentum
 from hubless.strategy.reducers import TrimmedMean
 from hubless.train.losses import accuracy
@@ -22,10 +22,8 @@ from hubless.train.losses import accuracy
 class ByRoot:
     """The root of the examples: four times the data counts twice."""
 
-    def __call__(
-        self, examples: NDArray[np.float64], staleness: NDArray[np.float64], own: int | None
-    ) -> NDArray[np.float64]:
-        return np.sqrt(examples)
+    def __call__(self, seen: Seen) -> Column:
+        return np.sqrt(seen.examples)
 
 
 class Cautious(hubless.Strategy):

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from hubless.simulate.times import Devices as Devices
     from hubless.simulate.times import Pace as Pace
     from hubless.strategy.base import Strategy as Strategy
+    from hubless.strategy.bulyan import Bulyan as Bulyan
+    from hubless.strategy.centredclipping import CentredClipping as CentredClipping
     from hubless.strategy.fedadagrad import FedAdagrad as FedAdagrad
     from hubless.strategy.fedadam import FedAdam as FedAdam
     from hubless.strategy.fedasync import FedAsync as FedAsync
@@ -30,6 +32,10 @@ if TYPE_CHECKING:
     from hubless.strategy.fedmedian import FedMedian as FedMedian
     from hubless.strategy.fedtrimmedmean import FedTrimmedMean as FedTrimmedMean
     from hubless.strategy.fedyogi import FedYogi as FedYogi
+    from hubless.strategy.geometricmedian import GeometricMedian as GeometricMedian
+    from hubless.strategy.krum import Krum as Krum
+    from hubless.strategy.multikrum import MultiKrum as MultiKrum
+    from hubless.strategy.normbound import NormBound as NormBound
     from hubless.train.optimizers import SGD as SGD
     from hubless.train.optimizers import Adam as Adam
     from hubless.train.optimizers import AdamW as AdamW
@@ -43,6 +49,8 @@ _HOMES = {
     "AdamW": "train.optimizers",
     "BestModel": "simulate.callbacks",
     "Buffered": "simulate.times",
+    "Bulyan": "strategy.bulyan",
+    "CentredClipping": "strategy.centredclipping",
     "Checkpoint": "simulate.callbacks",
     "Devices": "simulate.times",
     "EarlyStop": "simulate.callbacks",
@@ -56,8 +64,12 @@ _HOMES = {
     "FedTrimmedMean": "strategy.fedtrimmedmean",
     "FedYogi": "strategy.fedyogi",
     "Federation": "federate.federation",
+    "GeometricMedian": "strategy.geometricmedian",
     "HublessError": "errors",
+    "Krum": "strategy.krum",
     "Local": "simulate.engine.machine",
+    "MultiKrum": "strategy.multikrum",
+    "NormBound": "strategy.normbound",
     "Pace": "simulate.times",
     "Population": "data.population",
     "Ray": "simulate.engine.ray",

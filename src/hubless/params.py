@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast
 
@@ -25,6 +25,8 @@ else:
 
 Params: TypeAlias = Mapping[str, Array]
 A = TypeVar("A", bound=Any)
+PRODUCT_COLUMNS = 1 << 13
+"""So many elements of many arrays are multiplied together: they fit into a core's cache."""
 
 
 def is_tensor(array: object) -> bool:
@@ -185,6 +187,54 @@ def stack(arrays: Iterable[A]) -> A:
 def sort_rows(array: A) -> A:
     """Each column sorted on its own."""
     return cast(A, array.sort(dim=0).values if is_tensor(array) else np.sort(array, axis=0))
+
+
+def products(
+    arrays: Sequence[Array], origin: Array | None, *, alone: bool = False, exact: bool = False
+) -> NDArray[np.float64]:
+    """The product of each `array - origin` with each other one, or `alone` with itself.
+
+    `exact` gives the same bits on every machine, and takes longer.
+
+    >>> products([np.array([3.0, 4.0]), np.array([0.0, 1.0])], None).tolist()
+    [[25.0, 4.0], [4.0, 1.0]]
+    """
+    total = np.zeros(len(arrays) if alone else (len(arrays), len(arrays)))
+    flat = [array.reshape(-1) for array in arrays]
+    begin = None if origin is None else origin.reshape(-1)
+    for start in range(0, math.prod(arrays[0].shape), PRODUCT_COLUMNS):
+        some = slice(start, start + PRODUCT_COLUMNS)
+        rows = stack(_wide(array[some], None if begin is None else begin[some]) for array in flat)
+        if alone:
+            squares = rows * rows
+            total += _sums(cast(Any, squares)) if exact else to_numpy("sums", squares.sum(1))
+        elif exact:
+            for i in range(len(arrays)):
+                total[i, i:] += _sums(cast(Any, rows[i:] * rows[i]))
+        else:
+            total += to_numpy("products", rows @ rows.T)
+    if exact and not alone:
+        total = np.triu(total) + np.triu(total, 1).T
+    return total
+
+
+def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The sum of each row: halves are added up, because processors differ in how they sum."""
+    length = rows.shape[1]
+    while length > 1:
+        half = (length + 1) // 2
+        rows[:, : length - half] += rows[:, half:length]
+        length = half
+    return rows[:, 0]
+
+
+def _wide(array: Array, origin: Array | None) -> Array:
+    """`array - origin` in one row of float64, in which sums of many squares stay exact enough."""
+    if is_tensor(array):
+        tensor = cast("torch.Tensor", array).reshape(-1).double()
+        return tensor if origin is None else tensor - cast("torch.Tensor", origin).reshape(-1)
+    row = np.asarray(array, np.float64).reshape(-1)
+    return row if origin is None else row - np.asarray(origin, np.float64).reshape(-1)
 
 
 def _tensor_to_numpy(tensor: torch.Tensor) -> NDArray[Any]:

@@ -256,7 +256,7 @@ def test_an_update_that_a_given_up_step_left_counts_once(tmp_path: Path) -> None
 
 
 def test_a_weighting_without_a_text_is_refused_where_texts_are_compared(tmp_path: Path) -> None:
-    strategy = hubless.FedAvg(lambda examples, staleness, own: examples)
+    strategy = hubless.FedAvg(lambda seen: seen.examples)
     with pytest.raises(FederationError, match="__repr__"):
         hubless.join(tmp_path, "a", mode="sync", members=2, strategy=strategy)
 

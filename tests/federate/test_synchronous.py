@@ -52,14 +52,15 @@ def test_all_members_end_every_round_with_what_the_strategy_gives(
         for _ in range(3)
     ]
 
+    start = {"w": np.zeros(700_000, np.float32), "n": np.array(0)} if strategy.partial else None
+    terms: dict[str, Any] = {"mode": "sync", "members": 3, "strategy": strategy, "model": start}
+
     def member(index: int) -> list[dict[str, Any]]:
-        with hubless.join(
-            tmp_path, f"m{index}", mode="sync", members=3, strategy=strategy
-        ) as joined:
+        with hubless.join(tmp_path, f"m{index}", **terms) as joined:
             return [joined.step(trained[r][index], examples=10 + index) for r in range(3)]
 
     results = together(3, member)
-    expected, state = None, None
+    expected, state = start, None
     for r in range(3):
         updates = [Update(f"m{i}", trained[r][i], 10 + i, version=r) for i in range(3)]
         expected, state = aggregate(strategy, updates, expected, state)

@@ -12,7 +12,6 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from hubless.data.population import Population
@@ -28,6 +27,7 @@ from hubless.strategy.base import Strategy, Weighting
 from hubless.strategy.fedasync import FedAsync
 from hubless.strategy.fedbuff import FedBuff
 from hubless.strategy.fedmedian import FedMedian
+from hubless.strategy.look import Column, Seen
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import Buffer, ByExamples, Decay
@@ -92,11 +92,9 @@ class Watched:
     inner: Weighting
     told: list[tuple[list[float], list[float], int | None]] = field(default_factory=list)
 
-    def __call__(
-        self, examples: NDArray[np.float64], staleness: NDArray[np.float64], own: int | None
-    ) -> NDArray[np.float64]:
-        self.told.append((examples.tolist(), staleness.tolist(), own))
-        return self.inner(examples, staleness, own)
+    def __call__(self, seen: Seen) -> Column:
+        self.told.append((seen.examples.tolist(), seen.staleness.tolist(), seen.own))
+        return self.inner(seen)
 
 
 def test_fedbuff_with_a_buffer_of_one_worked_out_by_hand() -> None:
@@ -312,7 +310,7 @@ def test_a_client_that_trains_twice_on_a_version_is_shuffled_anew() -> None:
         pace=Buffered(concurrency=1, buffer=2),
     )
     ran.run(rounds=1)
-    _, once, again = arrived
+    once, again = arrived
     assert not torch.equal(once, again)
 
 

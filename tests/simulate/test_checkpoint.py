@@ -33,6 +33,7 @@ from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedasync import FedAsync
 from hubless.strategy.fedavg import FedAvg
 from hubless.strategy.fedbuff import FedBuff
+from hubless.strategy.look import Seen
 from hubless.train.losses import cross_entropy
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -44,9 +45,9 @@ ROOT = Path(__file__).parents[2]
 SLOW = Devices(speed=uniform(1, 50), down=constant(1e6), up=constant(1e5))
 
 
-def by_root(examples: Any, staleness: Any, own: int | None) -> Any:
+def by_root(seen: Seen) -> Any:
     """A weighting of one's own."""
-    return np.sqrt(examples)
+    return np.sqrt(seen.examples)
 
 
 KINDS: dict[str, dict[str, Any]] = {

@@ -66,6 +66,8 @@ class TestAStrategyOfOnesOwnParts(StrategyContract):
 
 def test_the_named_strategies_are_those_there_should_be() -> None:
     assert sorted(FOUND) == [
+        "Bulyan",
+        "CentredClipping",
         "FedAdagrad",
         "FedAdam",
         "FedAsync",
@@ -75,6 +77,10 @@ def test_the_named_strategies_are_those_there_should_be() -> None:
         "FedMedian",
         "FedTrimmedMean",
         "FedYogi",
+        "GeometricMedian",
+        "Krum",
+        "MultiKrum",
+        "NormBound",
     ]
 
 

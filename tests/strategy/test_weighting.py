@@ -15,6 +15,7 @@ from hubless.strategy.base import Strategy
 from hubless.strategy.fedasync import FedAsync
 from hubless.strategy.fedavg import FedAvg
 from hubless.strategy.fedtrimmedmean import FedTrimmedMean
+from hubless.strategy.look import Seen
 from hubless.strategy.weighting import (
     Buffer,
     ByExamples,
@@ -33,18 +34,18 @@ fewer = settings(max_examples=100)
 
 
 def test_by_examples_is_in_proportion_to_them() -> None:
-    assert ByExamples()(EXAMPLES, STALENESS, None).tolist() == [30, 10, 0, 160]
+    assert ByExamples()(Seen(EXAMPLES, STALENESS)).tolist() == [30, 10, 0, 160]
     weights = FedAvg().weights([30, 10, 0, 160], [0, 3, 1, 8])
     assert weights == pytest.approx([0.15, 0.05, 0, 0.8])
 
 
 def test_uniform_is_the_same_for_everybody() -> None:
-    assert Equally()(EXAMPLES, STALENESS, 1).tolist() == [1, 1, 1, 1]
+    assert Equally()(Seen(EXAMPLES, STALENESS, 1)).tolist() == [1, 1, 1, 1]
 
 
 @pytest.mark.parametrize(("most", "expected"), [(20, [20, 10, 0, 20]), (1000, [30, 10, 0, 160])])
 def test_capped_counts_nobody_for_more_than_the_cap(most: float, expected: list[float]) -> None:
-    assert Capped(most)(EXAMPLES, STALENESS, None).tolist() == expected
+    assert Capped(most)(Seen(EXAMPLES, STALENESS)).tolist() == expected
     assert EXAMPLES.tolist() == [30, 10, 0, 160]
 
 
@@ -73,7 +74,7 @@ def test_what_is_fresh_counts_fully_and_nothing_counts_for_more_by_ageing(kind: 
 
 
 def test_by_staleness_is_examples_times_freshness() -> None:
-    weights = ByStaleness(Decay("polynomial", 0.5))(EXAMPLES, STALENESS, None)
+    weights = ByStaleness(Decay("polynomial", 0.5))(Seen(EXAMPLES, STALENESS))
     assert weights == pytest.approx([30, 5, 0, 160 / 3])
 
 
@@ -108,19 +109,19 @@ def test_mixing_equals_mixing_peers_in_one_after_another(
     situation: tuple[list[float], list[int], int], share: float, decay: Decay
 ) -> None:
     values, staleness, own = situation
-    weights = Mixing(share, decay)(np.ones(len(values)), np.array(staleness, float), own)
+    weights = Mixing(share, decay)(Seen(np.ones(len(values)), np.array(staleness, float), own))
     assert weights.sum() == pytest.approx(1.0)
     expected = _mixed_by_hand(values, staleness, own, share, decay)
     assert float(weights @ np.array(values)) == pytest.approx(expected, abs=1e-9)
 
 
 def test_mixing_with_nobody_leaves_ones_own_params() -> None:
-    weights = Mixing(0.6, Decay())(np.array([5.0]), np.array([0.0]), 0)
+    weights = Mixing(0.6, Decay())(Seen(np.array([5.0]), np.array([0.0]), 0))
     assert weights.tolist() == [1.0]
 
 
 def test_mixing_without_an_update_of_ones_own_goes_by_examples_and_freshness() -> None:
-    weights = Mixing(0.6, Decay("polynomial", 0.5))(EXAMPLES, STALENESS, None)
+    weights = Mixing(0.6, Decay("polynomial", 0.5))(Seen(EXAMPLES, STALENESS))
     assert weights == pytest.approx([30, 5, 0, 160 / 3])
 
 
@@ -143,7 +144,9 @@ def test_a_buffer_adds_what_was_learned_as_far_as_it_is_fresh(
 ) -> None:
     """x + the sum of s(staleness) delta over the number of updates, whatever their examples."""
     values, staleness, own = situation
-    weights = Buffer(decay)(np.arange(len(values)), np.array(staleness, float), own)
+    weights = Buffer(decay)(
+        Seen(np.arange(len(values), dtype=float), np.array(staleness, float), own)
+    )
     assert weights.sum() == pytest.approx(1.0)
     fresh = decay(np.array(staleness, float))
     deltas = [fresh[i] * (values[i] - values[own]) for i in range(len(values)) if i != own]
@@ -152,7 +155,7 @@ def test_a_buffer_adds_what_was_learned_as_far_as_it_is_fresh(
 
 
 def test_a_buffer_without_a_version_to_add_to_goes_by_freshness_alone() -> None:
-    weights = Buffer(Decay("polynomial", 0.5))(EXAMPLES, STALENESS, None)
+    weights = Buffer(Decay("polynomial", 0.5))(Seen(EXAMPLES, STALENESS))
     assert weights == pytest.approx([1, 1 / 2, 2**-0.5, 1 / 3])
 
 

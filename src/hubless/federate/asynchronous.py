@@ -76,6 +76,7 @@ class Asynchronous:
             member.limit,
             member.outweigh,
             member.miss,
+            self._origin(signature),
         )
         if averaged is not None:
             self._note(averaged)
@@ -83,6 +84,12 @@ class Asynchronous:
         if version is not None:
             self.state.start_from(version)
         return version
+
+    def _origin(self, signature: Signature) -> Flat | None:
+        """What changes are from, for strategies that go by these."""
+        if self.state.current is None and self.member.strategy.partial:
+            return self.member.initial(signature)
+        return self.state.current
 
     def _has_turn(self, selection: Selection, listed: list[Posted], signature: Signature) -> bool:
         """Whether this member is among those it draws; it is if nothing is known of it yet.
@@ -134,6 +141,7 @@ class Asynchronous:
             own=(own, examples),
             version=member.version,
             advance=advance if member.strategy.optimizer.needs_current else None,
+            current=self.state.current,
         )
         if averaged is None:
             member.version += 1

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hubless.errors import NotFound, Refused, StoreError
+from hubless.errors import FederationError, NotFound, Refused, StoreError
 from hubless.federate import keys
 from hubless.federate.fold import (
     Flat,
@@ -22,6 +22,7 @@ from hubless.federate.fold import (
     bad_ones,
     capped,
     foldable_parts,
+    look,
     open_update,
     open_updates,
     reduce,
@@ -66,6 +67,7 @@ def collective(
     limit: float,
     outweigh: float,
     miss: Callable[[Refused], None] | None = None,
+    current: Flat | None = None,
 ) -> Averaged | None:
     """Everybody's newest usable update in one: what the federation has arrived at."""
     listed = keys.parse_updates(store.list(keys.UPDATES))
@@ -79,6 +81,7 @@ def collective(
         miss=miss,
         limit=limit,
         outweigh=outweigh,
+        current=current,
     )
 
 
@@ -95,9 +98,11 @@ def average(
     own: tuple[Own, int] | None = None,
     version: int | None = None,
     advance: Callable[[Block, Array], Array] | None = None,
+    current: Flat | None = None,
 ) -> Averaged | None:
     """Reduce each client's newest sound update, and one's own params, into one.
 
+    Strategies that go by changes have those from `current`, or else from one's own params.
     The result takes the place of one's own params. Bad updates are handed to `refuse`, and what
     their client shared before is taken instead; one that its owner replaced meanwhile is taken in
     its newest form. One that is replaced over and over is handed to `miss` (to `refuse` if not
@@ -127,6 +132,7 @@ def average(
                     limit,
                     outweigh,
                     advance,
+                    current,
                 )
             except Refused as refusal:
                 # where one is bad others may be, too: one more pass finds them all
@@ -277,6 +283,7 @@ def _reduce(
     limit: float,
     outweigh: float,
     advance: Callable[[Block, Array], Array] | None,
+    current: Flat | None,
 ) -> Averaged:
     reached = max(p.version for p in included) if version is None else version
     sources: list[Source] = [opened[p.key] for p in included]
@@ -286,7 +293,19 @@ def _reduce(
         local = replace(own[0], reusable=True)
         sources, examples, staleness = [local, *sources], [own[1], *examples], [0, *staleness]
     examples = capped(examples, outweigh)
-    weights = strategy.weights(examples, staleness, None if own is None else 0)
+    mine = None if own is None else 0
+    products = None
+    if strategy.look:
+        origin = own[0].flat if current is None and own is not None else current
+        products = look(signature, sources, strategy, store, origin)
+    weights = strategy.weights(examples, staleness, mine, products)
+    if strategy.partial and current is None:
+        if mine is None:
+            raise FederationError(
+                f"{strategy!r} goes by how far updates are from a version, and this member is at "
+                "none: join with model=, or take a step before"
+            )
+        weights[mine] += 1.0 - weights.sum()
     out = np.empty(signature.size, np.uint8) if own is None else own[0].flat
 
     def finish(block: Block, total: Array) -> None:
@@ -298,7 +317,7 @@ def _reduce(
     everything = range(len(signature.blocks))
     parts = foldable_parts(signature, everything, strategy, len(sources), store.request_bytes)
     shares = weights.tolist()
-    reduce(signature, parts, sources, shares, strategy, store, limit, finish)
+    reduce(signature, parts, sources, shares, strategy, store, limit, finish, current)
     first = 0 if own is None else 1
     size = sum(p.size for p in included)
     return Averaged(out, included, shares[first:], staleness[first:], size)

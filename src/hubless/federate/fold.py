@@ -21,11 +21,12 @@ from numpy.typing import NDArray
 
 from hubless.errors import NotFound, ParamsError, Refused, StoreError
 from hubless.federate.keys import Posted, exactly
-from hubless.params import Array, scaled
+from hubless.params import PRODUCT_COLUMNS, Array, scaled
 from hubless.signature import BLOCK_BYTES, Block, Signature
 from hubless.store import codec
 from hubless.store.reliable import Reliable
 from hubless.strategy.base import Slots, Strategy
+from hubless.strategy.look import Column, Looking
 
 Flat = NDArray[np.uint8]
 
@@ -37,6 +38,7 @@ HELD_BYTES = 64 << 20
 _LARGEST_INTEGER = 2**53
 """Beyond it a sum in float64 is no longer exact, and no counter ever gets there."""
 _ROW = 4096
+_STEP = 8 * PRODUCT_COLUMNS
 _ALIGNED = 8
 _FOLDING_THREADS = min(2, os.cpu_count() or 1)
 _WORTH_THREADS = 4 << 20
@@ -258,6 +260,47 @@ def capped(examples: Sequence[int], outweigh: float) -> list[int]:
     return [min(count, most) for count in examples]
 
 
+def look(
+    signature: Signature,
+    sources: Sequence[Source],
+    strategy: Strategy,
+    store: Reliable,
+    current: Flat | None,
+    *,
+    exact: bool = False,
+) -> Column:
+    """What a strategy has to see of whole updates before it weighs them, in one pass over them.
+
+    Of a single one a part is held at a time; of all of them, where each is held against each other.
+    """
+    looking = Looking(strategy.look, len(sources), exact=exact)
+    most = store.request_bytes
+    if strategy.look == "products":
+        most = min(most, HELD_BYTES // len(sources))
+    # however large parts are, products are added up in the same steps
+    most = max(_STEP, most // _STEP * _STEP)
+    runs = _runs([i for i, block in enumerate(signature.blocks) if is_real(block)])
+    parts = [part for run in runs for part in parts_of(signature, run, most)]
+    arrived = store.ahead(partial(source.checked, part) for part in parts for source in sources)
+
+    def values(flat: Flat, part: Part, block: Block) -> Array:
+        return flat[block.start - part.start : block.stop - part.start].view(block.dtype)
+
+    for part in parts:
+        before = None if current is None else current[part.start : part.stop]
+        origins = [None if before is None else values(before, part, b) for b in part.blocks]
+        if looking.look == "norms":
+            for number in range(len(sources)):
+                flat = next(arrived)
+                for block, origin in zip(part.blocks, origins, strict=True):
+                    looking.add(number, values(flat, part, block), origin)
+        else:
+            flats = [next(arrived) for _ in sources]
+            for block, origin in zip(part.blocks, origins, strict=True):
+                looking.add_all([values(flat, part, block) for flat in flats], origin)
+    return looking.products
+
+
 def reduce(
     signature: Signature,
     parts: Sequence[Part],
@@ -267,8 +310,11 @@ def reduce(
     store: Reliable,
     limit: float,
     finish: Callable[[Block, Array], None],
+    current: Flat | None = None,
 ) -> None:
     """Fold parts over all sources, and hand `finish` each block's total.
+
+    What the weights leave over of one is the current version's.
 
     A value that is not finite, or absurd, shows in a mean. So it is the mean that is checked, and
     only where it looks suspicious, each source; other reducers may hide it, and check all.
@@ -277,28 +323,37 @@ def reduce(
     wherever it is computed.
     """
     least = min((weight for weight in weights if weight > 0), default=1.0)
+    everybody = list(zip(sources, weights, strict=True))
+    some = [(source, weight) for source, weight in everybody if weight > 0]
+    if strategy.partial and current is not None and (rest := 1.0 - sum(weights)) > 0:
+        some.append((Own(signature, current, lambda: None), rest))
+    folded = {
+        real: (reducer, some if reducer.linear else everybody)
+        for real in (True, False)
+        if (reducer := strategy.reducer_for(real))
+    }
 
     def jobs(part: Part, into: memoryview | None = None) -> Iterator[Callable[[], Flat]]:
-        streaming = strategy.reducer_for(is_real(part.blocks[0])).streaming
-        for source in sources:
-            yield partial(source.read if streaming else source.checked, part, into)
+        reducer, counted = folded[is_real(part.blocks[0])]
+        for source, _ in counted:
+            yield partial(source.read if reducer.streaming else source.checked, part, into)
 
     def fold(part: Part, arrived: Iterator[Flat]) -> None:
-        reducer = strategy.reducer_for(is_real(part.blocks[0]))
+        reducer, counted = folded[is_real(part.blocks[0])]
         totals: list[object | None] = [None] * len(part.blocks)
         with np.errstate(over="ignore", invalid="ignore"):
-            for source, weight in zip(sources, weights, strict=True):
+            for source, weight in counted:
                 flat = next(arrived)
                 # the buffer of reads may be overwritten too, but the next read needs it back
                 kept = isinstance(source, Own) and source.reusable
-                reusable = flat.flags.writeable and (kept or source is not sources[0])
+                reusable = flat.flags.writeable and (kept or source is not counted[0][0])
                 for i, block in enumerate(part.blocks):
                     values = flat[block.start - part.start : block.stop - part.start]
                     totals[i] = reducer.add(totals[i], values.view(block.dtype), weight, reusable)
         for i, (block, total) in enumerate(zip(part.blocks, totals, strict=True)):
             reduced = reducer.finish(total)
             if reducer.streaming and is_beyond(np.asarray(reduced), limit * least / 2):
-                for source in sources:
+                for source, _ in counted:
                     source.checked(Part((block,), part.first + i, part.whole))
             finish(block, reduced)
 
@@ -431,7 +486,7 @@ class ServerState:
 
     def start_from(self, version: Flat) -> None:
         """Be at this version, however it was come by."""
-        if self.strategy.optimizer.needs_current:
+        if self.strategy.needs_current:
             # a copy, because the caller may go on to change its arrays in place
             self.current = version.copy()
 

@@ -97,6 +97,11 @@ class Synchronous:
             listing = member.look()
             self._completing.check_again(listing)
             number = self._newest(listing)[0] + 1
+            if member.strategy.partial and number == 0 and not listing.has_initial:
+                raise FederationError(
+                    f"{member.strategy!r} goes by how far updates are from the version that they "
+                    "started from, and there is none yet: join with model="
+                )
             pick = self._picking.pick(number, listing) if self._picking else None
             if self._picking and pick is None:
                 continue

@@ -37,10 +37,10 @@ def check_selection(selector: Selector, strategy: Strategy, *, waits: bool) -> N
     """Refuse a selector that wants its choice made up for where nobody can."""
     if not is_unbiased(selector):
         return
-    if not strategy.reducer.streaming:
+    if not strategy.reducer.linear or strategy.look:
         raise SelectionError(
             f"an unbiased selector makes up for its choice in a mean, and {strategy!r} "
-            "does not take one"
+            "does not take one of all updates alike"
         )
     if not waits:
         raise SelectionError(

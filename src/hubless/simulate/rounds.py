@@ -22,6 +22,8 @@ from hubless.rng import stream
 from hubless.select.roster import Selector, Unbiased
 from hubless.simulate.job import Cohort, Ints
 from hubless.simulate.times import Buffered, Pace, VirtualClock, keep_in_time
+from hubless.strategy.base import Strategy
+from hubless.strategy.look import Looking, Seen
 
 if TYPE_CHECKING:
     from hubless.simulate.simulation import Simulation
@@ -104,12 +106,31 @@ def weigh(simulation: Simulation, clients: Ints, picked: int) -> Floats:
     selector = cast(Unbiased, simulation.selector)
 
     def shares() -> Floats:
-        raw = strategy.weighting(sizes.astype(float), np.zeros(len(sizes)), None)
+        raw = strategy.weighting(Seen(sizes.astype(float), np.zeros(len(sizes))))
         raw = np.where(sizes > 0, raw, 0.0)
         return np.asarray(raw / raw.sum())
 
     share = simulation.roster.derive(("share", repr(strategy.weighting)), ("examples",), shares)
     return share[clients] / selector.inclusion(simulation.roster, picked, clients)
+
+
+def is_summed(strategy: Strategy) -> bool:
+    """Whether a sum of updates, each with a weight that is known before, is all that is needed."""
+    return strategy.reducer.linear and not strategy.look
+
+
+def fold(simulation: Simulation, each: Tensor, examples: Ints, staleness: list[int]) -> Tensor:
+    """What a strategy makes of updates that it has to have one by one."""
+    strategy, current = simulation.strategy, simulation.flat
+    seen = None
+    if strategy.look:
+        # a running mean's variance is no direction that training went into
+        trained = slice(0, simulation.trained)
+        looking = Looking(strategy.look, len(each))
+        looking.add_all(list(each[:, trained]), current[trained])
+        seen = looking.products
+    weights = strategy.weights(examples.tolist(), staleness, products=seen)
+    return cast(Tensor, strategy.fold(each, weights.tolist(), current))
 
 
 class Rounds:
@@ -137,26 +158,23 @@ class Rounds:
         examples = simulation.sizes[clients]
         losses = values = None
         if len(clients):
-            weights = weigh(simulation, clients, len(picked))
-            losses, values = self._train(simulation, clients, weights)
+            losses, values = self._train(simulation, clients, len(picked))
         left_out = (skipped, dropped)
         return Version(clients, examples, losses, picked, *left_out, virtual, selecting, values)
 
     def _train(
-        self, simulation: Simulation, clients: Ints, weights: Floats
+        self, simulation: Simulation, clients: Ints, picked: int
     ) -> tuple[Tensor, Tensor | None]:
-        strategy, engine = simulation.strategy, simulation.engine
-        cohort = Cohort(simulation.round, clients, weights)
-        reducer = strategy.reducer
-        learned = engine.run(simulation.flat, cohort, each=not reducer.streaming)
-        reduced = learned.total
-        if reduced is None:
-            # asked for one by one, they are there
-            each = cast(Tensor, learned.each)
-            total: Any = None
-            for params, weight in zip(each, weights.tolist(), strict=True):
-                total = reducer.add(total, params, weight)
-            reduced = cast(Tensor, reducer.finish(total))
+        engine, turn = simulation.engine, simulation.round
+        if is_summed(simulation.strategy):
+            weights = weigh(simulation, clients, picked)
+            learned = engine.run(simulation.flat, Cohort(turn, clients, weights))
+            reduced = cast(Tensor, learned.total)
+        else:
+            weights = np.full(len(clients), 1 / len(clients))
+            learned = engine.run(simulation.flat, Cohort(turn, clients, weights), each=True)
+            examples, staleness = simulation.sizes[clients], [0] * len(clients)
+            reduced = fold(simulation, cast(Tensor, learned.each), examples, staleness)
         if (rest := 1.0 - float(weights.sum())) and is_unbiased(simulation.selector):
             # weights are an estimate of shares, and what they leave over stays where it is
             reduced = reduced + rest * simulation.flat
@@ -281,16 +299,14 @@ class Flights:
         staleness: list[int],
     ) -> Tensor:
         strategy, current = simulation.strategy, simulation.flat
+        each = torch.stack([values.to(current.device) for values in learned])
+        if self.pace.adding == "deltas":
+            each += current
+        if not is_summed(strategy):
+            return fold(simulation, each, examples, staleness)
         # the current version takes part like a member's own params, on no examples of its own
         weights = strategy.weights([0, *examples.tolist()], [0, *staleness], own=0).tolist()
-        learned = tuple(values.to(current.device) for values in learned)
-        if self.pace.adding == "deltas":
-            learned = tuple(current + delta for delta in learned)
-        reducer = strategy.reducer
-        total: Any = reducer.add(None, current.clone(), weights[0]) if reducer.streaming else None
-        for params, weight in zip(learned, weights[1:], strict=True):
-            total = reducer.add(total, params, weight)
-        return cast(Tensor, reducer.finish(total))
+        return cast(Tensor, strategy.fold((current, *each), weights, current))
 
     def mark(self) -> tuple[Any, ...]:
         """What to come back to if the next version is not completed."""

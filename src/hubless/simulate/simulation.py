@@ -253,11 +253,16 @@ class Simulation:
             self._slots = tuple(slot.clone() for slot in earlier._slots)
             self._steps_before = earlier.round + earlier._steps_before
 
+    @property
+    def trained(self) -> int:
+        """So many of the params, the first ones, are trained; buffers follow them."""
+        return self._job.layout.trained[-1].stop
+
     def arrive(self, reduced: Tensor) -> None:
         """Take the strategy's step towards what updates were reduced to."""
         current = self.flat
         # buffers are averaged and no more: momentum could make a variance negative
-        trained = slice(0, self._job.layout.trained[-1].stop)
+        trained = slice(0, self.trained)
         step = self.round + self._steps_before
         here, there = current[trained], reduced[trained]
         following, slots = self.strategy.advance(here, there, here, self._slots, step)

@@ -8,6 +8,8 @@ from hubless.lazy import exported
 
 if TYPE_CHECKING:
     from hubless.strategy.base import Strategy as Strategy
+    from hubless.strategy.bulyan import Bulyan as Bulyan
+    from hubless.strategy.centredclipping import CentredClipping as CentredClipping
     from hubless.strategy.fedadagrad import FedAdagrad as FedAdagrad
     from hubless.strategy.fedadam import FedAdam as FedAdam
     from hubless.strategy.fedasync import FedAsync as FedAsync
@@ -17,8 +19,12 @@ if TYPE_CHECKING:
     from hubless.strategy.fedmedian import FedMedian as FedMedian
     from hubless.strategy.fedtrimmedmean import FedTrimmedMean as FedTrimmedMean
     from hubless.strategy.fedyogi import FedYogi as FedYogi
+    from hubless.strategy.geometricmedian import GeometricMedian as GeometricMedian
+    from hubless.strategy.krum import Krum as Krum
+    from hubless.strategy.multikrum import MultiKrum as MultiKrum
     from hubless.strategy.naming import kinds as kinds
     from hubless.strategy.naming import parse as parse
+    from hubless.strategy.normbound import NormBound as NormBound
 
 _HOMES = {
     "Strategy": "base",

@@ -2,31 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubless.errors import StrategyError
 from hubless.params import Array, is_floating, settle, zeros
+from hubless.strategy.look import Column, Look, Seen, look_of, shares
 from hubless.strategy.reducers import Middle
 
 Slots = tuple[Array, ...]
 
 
 class Weighting(Protocol):
-    """How much each update counts, from what is known before any of them is read."""
+    """How much each update counts.
 
-    def __call__(
-        self, examples: NDArray[np.float64], staleness: NDArray[np.float64], own: int | None
-    ) -> NDArray[np.float64]:
-        """One weight per update, at any scale.
+    One that has a `look` ("norms" or "products") sees whole updates before. One that is `partial`
+    gives weights that sum to one at most: what they leave over stays with the current version.
+    """
 
-        `staleness` is how many versions have passed since each update's starting point; `own` is
-        the position of the member's own update, where there is one.
-        """
+    def __call__(self, seen: Seen) -> Column:
+        """One weight per update; at any scale, unless they are `partial`."""
         ...
 
 
@@ -50,6 +48,11 @@ class Reducer(Protocol):
     @property
     def streaming(self) -> bool:
         """Whether a total stays the size of one array however many were added."""
+        ...
+
+    @property
+    def linear(self) -> bool:
+        """Whether what comes out is the weighted sum, however it is come by."""
         ...
 
 
@@ -84,20 +87,37 @@ class Strategy:
     reducer: Reducer
     optimizer: ServerOptimizer
 
+    @property
+    def look(self) -> Look:
+        """What of whole updates has to be known before they are weighed."""
+        return look_of(self.weighting)
+
+    @property
+    def partial(self) -> bool:
+        """Whether weights may leave something over, which stays with the current version."""
+        return bool(getattr(self.weighting, "partial", False))
+
+    @property
+    def needs_current(self) -> bool:
+        """Whether the current version matters, rather than only what updates are reduced to."""
+        return self.optimizer.needs_current or self.partial
+
     def weights(
-        self, examples: Sequence[int], staleness: Sequence[int], own: int | None = None
-    ) -> NDArray[np.float64]:
-        """One weight per update, summing to one."""
-        raw = np.asarray(
-            self.weighting(np.asarray(examples, float), np.asarray(staleness, float), own), float
-        )
+        self,
+        examples: Sequence[int],
+        staleness: Sequence[int],
+        own: int | None = None,
+        products: Column | None = None,
+    ) -> Column:
+        """One weight per update, summing to one, or to less if they are `partial`."""
+        seen = Seen(np.asarray(examples, float), np.asarray(staleness, float), own, products)
+        raw = np.asarray(self.weighting(seen), float)
         if raw.shape != (len(examples),) or not np.isfinite(raw).all() or (raw < 0).any():
             raise StrategyError(
                 f"weighting {self.weighting!r} must give {len(examples)} finite weights of at "
                 f"least 0, and gave {raw.tolist()}"
             )
-        total = raw.sum()
-        return raw / total if total > 0 else np.full(len(raw), 1 / len(raw))
+        return raw / max(1.0, raw.sum()) if self.partial else shares(raw)
 
     def reducer_for(self, real: bool) -> Reducer:
         """What folds arrays of this kind.
@@ -106,6 +126,26 @@ class Strategy:
         as far as it likes: of those, the middle one counts.
         """
         return self.reducer if real else Middle()
+
+    def fold(
+        self,
+        arrays: Iterable[Array],
+        weights: Sequence[float],
+        current: Array | None,
+        *,
+        real: bool = True,
+    ) -> Array:
+        """The same array of all updates as one; what weights leave over is the current one's."""
+        reducer, total = self.reducer_for(real), None
+        for array, weight in zip(arrays, weights, strict=True):
+            if weight or not reducer.linear:
+                total = reducer.add(total, array, float(weight))
+        rest = 1.0 - sum(weights)
+        if self.partial and real and rest > 0:
+            if current is None:
+                raise StrategyError(f"{self!r} needs to know the version that updates started from")
+            total = reducer.add(total, current, rest)
+        return reducer.finish(total)
 
     def advance(
         self, current: Array | None, reduced: Array, like: Array, slots: Slots, step: int

@@ -57,8 +57,8 @@ def _build(node: ast.expr) -> object:
         for field, value in values.items():
             object.__setattr__(strategy, field, value)
         return strategy
-    for module in ("weighting", "reducers", "optimizers"):
-        home = f"{hubless.strategy.__name__}.{module}"
+    for module in pkgutil.iter_modules(hubless.strategy.__path__):
+        home = f"{hubless.strategy.__name__}.{module.name}"
         part = getattr(importlib.import_module(home), node.func.id, None)
         if isinstance(part, type) and part.__module__ == home:
             return part(**values)

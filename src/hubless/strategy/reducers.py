@@ -7,9 +7,11 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 import numpy as np
+from numpy.typing import NDArray
 
 from hubless.errors import StrategyError
 from hubless.params import Array, add_scaled, assign, is_tensor, scaled, sort_rows, stack, to_numpy
+from hubless.strategy.look import hostile_among
 
 _COLUMNS = 1 << 16
 """How many elements are sorted at a time: rows of all updates stay in a core's cache."""
@@ -20,6 +22,7 @@ class Mean:
     """The weighted mean, one array at a time."""
 
     streaming = True
+    linear = True
 
     def add(self, total: Array | None, array: Array, weight: float, spent: bool = False) -> Array:
         if total is None:
@@ -40,6 +43,7 @@ class TrimmedMean:
 
     cut: float = 0.2
     streaming = False
+    linear = False
 
     def __post_init__(self) -> None:
         if not 0 <= self.cut < 0.5:
@@ -51,8 +55,7 @@ class TrimmedMean:
         return [*(total or []), scaled(array, 1.0)]
 
     def finish(self, total: list[Array]) -> Array:
-        # the small excess keeps 0.2 * 5 from becoming 0.999... and so 0
-        drop = int(self.cut * len(total) + 1e-9)
+        drop = hostile_among(self.cut, len(total))
         for into, rows in _columns(total):
             into[...] = sort_rows(rows)[drop : len(total) - drop].mean(0)
         return total[0]
@@ -63,6 +66,7 @@ class Median:
     """Per element, the middle value, unweighted (Yin et al. 2018)."""
 
     streaming = False
+    linear = False
 
     def add(
         self, total: list[Array] | None, array: Array, weight: float, spent: bool = False
@@ -88,6 +92,7 @@ class Middle:
     """
 
     streaming = False
+    linear = False
 
     def add(
         self,
@@ -106,12 +111,45 @@ class Middle:
             order = np.argsort(values, axis=0, kind="stable")
             reached = np.cumsum(weights[order], axis=0) >= weights.sum() / 2 - 1e-12
             chosen = np.take_along_axis(order, reached.argmax(0)[None], 0)
-            middle = np.take_along_axis(values, chosen, 0)[0]
-            if is_tensor(into):
-                assign(cast(Any, into), middle)
-            else:
-                into[...] = middle
+            _put(into, np.take_along_axis(values, chosen, 0)[0])
         return arrays[0]
+
+
+@dataclass(frozen=True)
+class NearMedian:
+    """Per element the mean of the values nearest to the median, of those updates that count.
+
+    For each one that does not count one of these is left out (El Mhamdi et al. 2018).
+    """
+
+    streaming = False
+    linear = False
+
+    def add(
+        self,
+        total: list[tuple[Array, float]] | None,
+        array: Array,
+        weight: float,
+        spent: bool = False,
+    ) -> list[tuple[Array, float]]:
+        return [*(total or []), (scaled(array, 1.0), weight)]
+
+    def finish(self, total: list[tuple[Array, float]]) -> Array:
+        arrays = [array for array, weight in total if weight > 0]
+        keep = max(1, 2 * len(arrays) - len(total))
+        for into, rows in _columns(arrays):
+            values = to_numpy("rows", rows)
+            away = np.abs(values - np.median(values, axis=0))
+            nearest = np.argsort(away, axis=0, kind="stable")[:keep]
+            _put(into, np.take_along_axis(values, nearest, 0).mean(0))
+        return arrays[0]
+
+
+def _put(into: Array, values: NDArray[Any]) -> None:
+    if is_tensor(into):
+        assign(cast(Any, into), values)
+    else:
+        cast(NDArray[Any], into)[...] = values
 
 
 def _columns(arrays: list[Array]) -> Iterator[tuple[Array, Array]]:

@@ -6,27 +6,25 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from hubless.errors import StrategyError
-
-Column = NDArray[np.float64]
+from hubless.strategy.look import Column, Seen
 
 
 @dataclass(frozen=True)
 class ByExamples:
     """In proportion to the number of examples, as McMahan et al. (2017) have it."""
 
-    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
-        return examples
+    def __call__(self, seen: Seen) -> Column:
+        return seen.examples
 
 
 @dataclass(frozen=True)
 class Equally:
     """Everybody the same."""
 
-    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
-        return np.ones_like(examples)
+    def __call__(self, seen: Seen) -> Column:
+        return np.ones(len(seen))
 
 
 @dataclass(frozen=True)
@@ -39,8 +37,8 @@ class Capped:
         if self.most <= 0:
             raise StrategyError(f"the most that a client may count for is above 0, not {self.most}")
 
-    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
-        return np.minimum(examples, self.most)
+    def __call__(self, seen: Seen) -> Column:
+        return np.minimum(seen.examples, self.most)
 
 
 @dataclass(frozen=True)
@@ -79,8 +77,8 @@ class ByStaleness:
 
     decay: Decay
 
-    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
-        return examples * self.decay(staleness)
+    def __call__(self, seen: Seen) -> Column:
+        return seen.examples * self.decay(seen.staleness)
 
 
 @dataclass(frozen=True)
@@ -100,15 +98,15 @@ class Mixing:
                 f"share is how much of a fresh peer is mixed in, in (0, 1], not {self.share}"
             )
 
-    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
-        if own is None:
-            return examples * self.decay(staleness)
-        order = np.argsort(-staleness, kind="stable")
-        others = order[order != own]
-        shares = self.share * self.decay(staleness[others])
+    def __call__(self, seen: Seen) -> Column:
+        if seen.own is None:
+            return seen.examples * self.decay(seen.staleness)
+        order = np.argsort(-seen.staleness, kind="stable")
+        others = order[order != seen.own]
+        shares = self.share * self.decay(seen.staleness[others])
         kept = np.append(np.cumprod((1.0 - shares)[::-1])[::-1], 1.0)
-        weights = np.empty_like(staleness)
-        weights[own] = kept[0]
+        weights = np.empty(len(seen))
+        weights[seen.own] = kept[0]
         weights[others] = shares * kept[1:]
         return weights
 
@@ -122,11 +120,11 @@ class Buffer:
 
     decay: Decay
 
-    def __call__(self, examples: Column, staleness: Column, own: int | None) -> Column:
-        weights = self.decay(staleness)
-        if own is None:
+    def __call__(self, seen: Seen) -> Column:
+        weights = self.decay(seen.staleness)
+        if seen.own is None:
             return weights
         weights = weights / max(1, len(weights) - 1)
-        weights[own] = 0.0
-        weights[own] = max(0.0, 1.0 - weights.sum())
+        weights[seen.own] = 0.0
+        weights[seen.own] = max(0.0, 1.0 - weights.sum())
         return weights

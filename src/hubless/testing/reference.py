@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from hubless.errors import ParamsError
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.errors import ParamsError, StrategyError
 from hubless.params import Array, Params, is_floating, whole_examples
 from hubless.strategy.base import Slots, Strategy
+from hubless.strategy.look import Looking
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +46,12 @@ def aggregate(
     current: Params | None = None,
     state: State | None = None,
     version: int | None = None,
+    own: int | None = None,
 ) -> tuple[dict[str, Array], State]:
     """Whole updates in memory to the next params, with the state for the time after.
 
-    `version` is the one being stepped from; without it the newest update counts as current.
+    `version` is the one being stepped from; without it the newest update counts as current. `own`
+    is which of the updates is the member's that aggregates, if one is.
 
     >>> import numpy as np
     >>> from hubless.strategy import FedAvg
@@ -59,21 +65,29 @@ def aggregate(
         raise ParamsError("there are no updates to aggregate")
     state = state or State()
     newest = max(u.version for u in updates) if version is None else version
-    weights = strategy.weights(
-        [u.examples for u in updates], [max(0, newest - u.version) for u in updates]
-    )
+    examples = [u.examples for u in updates]
+    staleness = [max(0, newest - u.version) for u in updates]
+    products = _look(strategy, [u.params for u in updates], current) if strategy.look else None
+    weights = strategy.weights(examples, staleness, own, products).tolist()
     params: dict[str, Array] = {}
     slots: dict[str, Slots] = {}
     for name, like in updates[0].params.items():
-        total: object | None = None
-        reducer = strategy.reducer_for(is_floating(like))
-        for update, weight in zip(updates, weights, strict=True):
-            total = reducer.add(total, update.params[name], float(weight))
-        params[name], slots[name] = strategy.advance(
-            current[name] if current is not None else None,
-            reducer.finish(total),
-            like,
-            state.slots.get(name, ()),
-            state.step,
-        )
+        before = None if current is None else current[name]
+        arrays = (update.params[name] for update in updates)
+        folded = strategy.fold(arrays, weights, before, real=is_floating(like))
+        remembered = state.slots.get(name, ())
+        params[name], slots[name] = strategy.advance(before, folded, like, remembered, state.step)
     return params, State(state.step + 1, slots)
+
+
+def _look(
+    strategy: Strategy, everybodys: Sequence[Params], current: Params | None
+) -> NDArray[np.float64]:
+    if strategy.partial and current is None:
+        raise StrategyError(f"{strategy!r} needs to know the version that updates started from")
+    looking = Looking(strategy.look, len(everybodys))
+    for name, like in everybodys[0].items():
+        if is_floating(like):
+            before = None if current is None else current[name]
+            looking.add_all([params[name] for params in everybodys], before)
+    return looking.products

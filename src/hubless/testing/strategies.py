@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
+from numpy.typing import NDArray
 
+from hubless.errors import StrategyError
 from hubless.params import Array
 from hubless.strategy.base import Strategy
 from hubless.testing.reference import Update, aggregate
@@ -20,19 +23,27 @@ class StrategyContract:
 
     def test_weights_are_shares(self, strategy: Strategy) -> None:
         for own in (None, 0, 2):
-            weights = strategy.weights([5, 0, 40, 1], [0, 3, 1, 0], own)
+            weights = strategy.weights([5, 0, 40, 1], [0, 3, 1, 0], own, _seen(strategy, 4))
             assert weights.shape == (4,)
             assert (weights >= 0).all()
-            assert np.isclose(weights.sum(), 1)
+            assert np.isclose(weights.sum(), 1) or (strategy.partial and weights.sum() < 1)
 
     def test_nobody_having_examples_is_no_division_by_zero(self, strategy: Strategy) -> None:
-        assert np.isclose(strategy.weights([0, 0], [0, 0]).sum(), 1)
+        products = _seen(strategy, 3)
+        weights = strategy.weights([0, 0, 0], [0, 0, 0], products=products)
+        assert np.isfinite(weights).all()
+        assert weights.sum() > 0
 
-    def test_equal_updates_without_a_current_version_stay_what_they_are(
+    def test_equal_updates_stay_what_they_are_where_there_is_no_version_to_step_from(
         self, strategy: Strategy
     ) -> None:
         params = _params(1)
         updates = [Update(f"c{i}", params, examples=i + 1) for i in range(5)]
+        if strategy.partial:
+            # a change from nothing is none
+            with pytest.raises(StrategyError):
+                aggregate(strategy, updates)
+            return
         result, state = aggregate(strategy, updates)
         for name in params:
             assert np.allclose(np.asarray(result[name], float), np.asarray(params[name], float))
@@ -64,7 +75,7 @@ class StrategyContract:
 
     def test_folding_in_parts_gives_the_same(self, strategy: Strategy) -> None:
         updates = [_params(i)["w"].reshape(-1) for i in range(5)]
-        weights = strategy.weights([1, 2, 3, 4, 5], [0] * 5)
+        weights = strategy.weights([1, 2, 3, 4, 5], [0] * 5, products=_seen(strategy, 5))
 
         def fold(part: slice) -> Array:
             total = None
@@ -77,6 +88,13 @@ class StrategyContract:
 
     def test_its_text_tells_it_from_one_with_other_settings(self, strategy: Strategy) -> None:
         assert type(strategy).__name__ in repr(strategy)
+
+
+def _seen(strategy: Strategy, count: int) -> NDArray[np.float64] | None:
+    """What a look may come to."""
+    changes = np.random.default_rng(count).normal(size=(count, 9))
+    products = changes @ changes.T
+    return {"": None, "norms": products.diagonal(), "products": products}[strategy.look]
 
 
 def _params(seed: int) -> dict[str, Array]:

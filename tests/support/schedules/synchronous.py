@@ -185,8 +185,9 @@ class SyncWorld(World):
             raise self.fail(f"{life.name} waited {waited:.0f} s with {self.deadline:.0f} to go")
 
     def seen_leaving(self, life: Life) -> set[str]:
-        """Who has left since a process joined: whoever did before may be back."""
-        return set(self.departed[self.joined.get(life, 0) :])
+        """Who has left since a process joined, and is not back: whoever left before may be."""
+        left = keys.parse_listing(self.backing.list("")).left
+        return set(self.departed[self.joined.get(life, 0) :]) & left.keys()
 
     def hear(self, life: Life, event: events.Event) -> None:
         if isinstance(event, events.Joined):

@@ -27,6 +27,7 @@ from hubless.federate.fold import (
     capped,
     foldable_parts,
     implausible,
+    look,
     open_updates,
     parts_within,
     reduce,
@@ -193,7 +194,7 @@ class Completing:
 
         That may take completing the round before.
         """
-        if not self._strategy.optimizer.needs_current or number == 0:
+        if not self._strategy.needs_current or number == 0:
             return True
         plan = self._plans.binding(number - 1, listing)
         if plan is None or self._plans.reached == (number - 1, plan.attempt):
@@ -202,7 +203,7 @@ class Completing:
 
     def version_before(self, number: int, listing: Listing) -> tuple[int, int] | None:
         """The version that a round steps from, where that matters; -1 is the initial one."""
-        if not self._strategy.optimizer.needs_current:
+        if not self._strategy.needs_current:
             return None
         if number == 0:
             return (-1, 0) if listing.has_initial else None
@@ -211,7 +212,7 @@ class Completing:
 
     def check_version_before(self, plan: Plan, number: int, listing: Listing) -> None:
         """Raise ValueError for a plan that steps from a version that no member can be at."""
-        if not self._strategy.optimizer.needs_current:
+        if not self._strategy.needs_current:
             fits = plan.before is None
         elif number == 0:
             fits = plan.before is None or (plan.before == (-1, 0) and listing.has_initial)
@@ -371,24 +372,36 @@ class Completing:
         finish: Callable[[Block, Array], None],
     ) -> None:
         """Fold parts of a slice over all included updates."""
-        included = work.plan.updates
-        examples = capped([p.examples for p in included], self._member.outweigh)
-        staleness = [max(0, work.number - p.version) for p in included]
-        weights = self._strategy.weights(examples, staleness).tolist()
         sources = self._sources(work, index, round_)
         self._prepare(work, work.cuts[index])
         limit = self._member.limit
         try:
-            reduce(
-                work.signature, parts, sources, weights, self._strategy, self._store, limit, finish
-            )
+            weights = self._weights(work, round_)
+            current = self._state.current
+            strategy, store = self._strategy, self._store
+            reduce(work.signature, parts, sources, weights, strategy, store, limit, finish, current)
         except Refused as refusal:
             # where one is bad others may be, too: one more pass finds them all
-            there = [round_.updates[p.key] for p in included if p.key in round_.updates]
+            updates = round_.updates
+            there = [updates[key] for key in work.plan.included if key in updates]
             self._open(there, verify=True)
             raise _Unusable([refusal]) from None
 
-    def _sources(self, work: Work, index: int, round_: Round) -> list[Source]:
+    def _weights(self, work: Work, round_: Round) -> list[float]:
+        """What each included update counts for: the same wherever it is asked."""
+        if work.weights is None:
+            included, strategy = work.plan.updates, self._strategy
+            examples = capped([p.examples for p in included], self._member.outweigh)
+            staleness = [max(0, work.number - p.version) for p in included]
+            products = None
+            if strategy.look:
+                sources, origin = self._sources(work, work.mine, round_), self._state.current
+                products = look(work.signature, sources, strategy, self._store, origin, exact=True)
+            weights = strategy.weights(examples, staleness, products=products)
+            work.weights = weights.tolist()
+        return work.weights
+
+    def _sources(self, work: Work, index: int | None, round_: Round) -> list[Source]:
         """All included updates; one's own from memory, but for what others reduce alike."""
         own = work.posted.key if work.posted and work.own and index == work.mine else ""
         wanted = [key for key in work.plan.included if key != own]

@@ -48,6 +48,8 @@ class Work:
         self.made: set[int] = set()
         """Those that this member computed itself."""
         self.is_checked = False
+        self.weights: list[float] | None = None
+        """What each included update counts for, once that is known."""
         index = plan.included.index(posted.key) if posted and posted.key in plan.included else -1
         self.mine = index if 0 <= index < len(self.cuts) else None
 

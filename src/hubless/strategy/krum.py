@@ -1,0 +1,49 @@
+"""Krum: Blanchard et al., "Machine Learning with Adversaries" (2017), section 4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubless.strategy.base import Strategy, Weighting
+from hubless.strategy.look import Column, Seen, check_share, hostile_among
+from hubless.strategy.optimizers import Replace
+from hubless.strategy.reducers import Mean
+from hubless.strategy.weighting import Equally
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """Only the `keep` updates (None: n - f) that are nearest to their n - f - 2 nearest others."""
+
+    hostile: float
+    keep: int | None
+    among: Weighting
+    look = "products"
+
+    def __post_init__(self) -> None:
+        check_share(self.hostile)
+
+    def __call__(self, seen: Seen) -> Column:
+        hostile = hostile_among(self.hostile, len(seen))
+        keep = len(seen) - hostile if self.keep is None else self.keep
+        chosen = np.zeros(len(seen), bool)
+        chosen[np.argsort(scores(seen.distances, hostile), kind="stable")[:keep]] = True
+        return np.where(chosen, self.among(seen), 0.0)
+
+
+def scores(distances: Column, hostile: int) -> Column:
+    """The sum of the squared distances from each to its nearest: the lower, the more trusted."""
+    near = max(1, len(distances) - hostile - 2)
+    return np.asarray(np.sort(distances**2, axis=1)[:, 1 : near + 1].sum(1))
+
+
+class Krum(Strategy):
+    """The update with the least sum of squares to those nearest to it is the next version.
+
+    `hostile` is the share of updates that may be anything; for proof f < (n - 2) / 2.
+    """
+
+    def __init__(self, hostile: float = 0.2) -> None:
+        super().__init__(Nearest(hostile, 1, Equally()), Mean(), Replace())

@@ -1,0 +1,123 @@
+"""What a strategy sees of updates before it weighs them: of whole updates, not of their blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from hubless.errors import StrategyError
+from hubless.params import Array, products
+
+Column: TypeAlias = NDArray[np.float64]
+Look: TypeAlias = Literal["", "norms", "products"]
+"""Nothing; how long each update's change is; or the products of all changes with each other."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What is known of updates when they are weighed, in the order in which they are folded.
+
+    `staleness` is how many versions have passed since each update's starting point; `own` is the
+    position of the member's own update, where there is one. A change is what an update's params
+    are away from the current version, over all real numbers in them. `products` has those of each
+    change with each other one, or only with itself, as the weighting's `look` asked for.
+
+    >>> ones = np.ones(2)
+    >>> seen = Seen(ones, ones, products=np.array([[25.0, 0.0], [0.0, 144.0]]))
+    >>> seen.norms.tolist(), seen.distances[0, 1].item()
+    ([5.0, 12.0], 13.0)
+    """
+
+    examples: Column
+    staleness: Column
+    own: int | None = None
+    products: Column | None = None
+
+    def __len__(self) -> int:
+        return len(self.examples)
+
+    @cached_property
+    def norms(self) -> Column:
+        """How long each change is."""
+        looked = self._looked
+        squared = looked if looked.ndim == 1 else looked.diagonal()
+        return np.asarray(np.sqrt(np.maximum(squared, 0.0)))
+
+    @cached_property
+    def distances(self) -> Column:
+        """How far each update is from each other one."""
+        squared = self.norms**2
+        apart = squared[:, None] + squared[None] - 2.0 * self._looked
+        np.fill_diagonal(apart, 0.0)
+        return np.asarray(np.sqrt(np.maximum(apart, 0.0)))
+
+    def distances_to(self, weights: Column) -> Column:
+        """How far each update is from the weighted sum of all.
+
+        What the weights leave over of one counts for the current version.
+        """
+        along = (self._looked * weights).sum(1)
+        squared = self.norms**2 - 2.0 * along + (along * weights).sum()
+        return np.asarray(np.sqrt(np.maximum(squared, 0.0)))
+
+    @property
+    def _looked(self) -> Column:
+        if self.products is None:
+            raise StrategyError("a weighting that goes by whole updates has to say so: look = ...")
+        return self.products
+
+
+def shares(weights: Column) -> Column:
+    """Weights at any scale as ones that sum to one; equal ones where nobody counts."""
+    total = weights.sum()
+    return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)))
+
+
+def hostile_among(share: float, count: int) -> int:
+    """How many of so many updates may be hostile; at least one stays that is not.
+
+    >>> hostile_among(0.2, 5), hostile_among(0.2, 4)
+    (1, 0)
+    """
+    # the small excess keeps 0.2 * 5 from becoming 0.999... and so 0
+    return min(int(share * count + 1e-9), max(0, count - 1))
+
+
+def check_share(share: float) -> None:
+    """Refuse a share of hostile updates that nothing could withstand."""
+    if not 0 <= share < 0.5:
+        raise StrategyError(f"the share of hostile updates must be in [0, 0.5), not {share}")
+
+
+class Looking:
+    """Adds up what a look comes to, some elements of all updates at a time.
+
+    `exact` looks come to the same on every machine, so that all can weigh alike.
+    """
+
+    def __init__(self, look: Look, count: int, *, exact: bool = False) -> None:
+        self.look, self.exact = look, exact
+        self.products: Column = np.zeros(count if look == "norms" else (count, count))
+
+    def add(self, number: int, array: Array, current: Array | None) -> None:
+        """Take some elements of one update in, where norms are enough."""
+        (product,) = products([array], current, alone=True, exact=self.exact)
+        self.products[number] += product
+
+    def add_all(self, arrays: Sequence[Array], current: Array | None) -> None:
+        """Take the same elements of all updates in."""
+        alone = self.look == "norms"
+        self.products += products(arrays, current, alone=alone, exact=self.exact)
+
+
+def look_of(weighting: Any) -> Look:
+    """What a weighting has to see."""
+    look: Look = getattr(weighting, "look", "")
+    if look not in ("", "norms", "products"):
+        raise StrategyError(f"{weighting!r} looks at 'norms' or 'products', not {look!r}")
+    return look

@@ -1,0 +1,43 @@
+"""Norm bounding: Sun et al., "Can You Really Backdoor Federated Learning?" (2019), section 4."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from hubless.errors import StrategyError
+from hubless.strategy.base import Strategy, Weighting
+from hubless.strategy.look import Column, Seen, shares
+from hubless.strategy.optimizers import Replace
+from hubless.strategy.reducers import Mean
+from hubless.strategy.weighting import ByExamples
+
+
+@dataclass(frozen=True)
+class Bounded:
+    """As `among` has it, and of a change longer than the bound only as much as is within it."""
+
+    bound: float | None
+    among: Weighting
+    look = "norms"
+    partial = True
+
+    def __post_init__(self) -> None:
+        if self.bound is not None and not self.bound > 0:
+            raise StrategyError(f"a bound on norms is above 0, not {self.bound}")
+
+    def __call__(self, seen: Seen) -> Column:
+        given = shares(self.among(seen))
+        bound = float(np.median(seen.norms)) if self.bound is None else self.bound
+        return np.asarray(given * np.minimum(1.0, bound / np.maximum(seen.norms, 1e-30)))
+
+
+class NormBound(Strategy):
+    """The mean of changes of which none is longer than a bound: x + sum of w min(1, M / |d|) d.
+
+    `bound` is M in the norm over all params, or the median of this time's norms if not given.
+    """
+
+    def __init__(self, bound: float | None = None, weighting: Weighting | None = None) -> None:
+        super().__init__(Bounded(bound, weighting or ByExamples()), Mean(), Replace())
