@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
@@ -11,8 +12,9 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
-from hubless.params import to_numpy
+from hubless.params import scaled, to_numpy
 from hubless.strategy import Strategy, kinds
+from hubless.strategy.optimizers import Replace
 from hubless.strategy.weighting import ByStaleness, Capped, Decay, Equally
 from hubless.testing import StrategyContract, Update, aggregate
 
@@ -62,6 +64,28 @@ class TestAStrategyOfOnesOwnParts(StrategyContract):
     @pytest.fixture(params=[Equally(), Capped(3), ByStaleness(Decay("hinge"))], ids=repr)
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
         return FOUND["FedAvg"](weighting=request.param)
+
+
+@dataclass(frozen=True)
+class Largest:
+    """Per element the largest value: bounded memory, and no sum."""
+
+    streaming = True
+    linear = False
+
+    def add(self, total: Any, array: Any, weight: float, spent: bool = False) -> Any:
+        if total is None:
+            return scaled(array, 1.0)
+        return np.maximum(total, array) if isinstance(array, np.ndarray) else total.maximum(array)
+
+    def finish(self, total: Any) -> Any:
+        return total
+
+
+class TestAReducerOfOnesOwn(StrategyContract):
+    @pytest.fixture
+    def strategy(self) -> Strategy:
+        return Strategy(Equally(), Largest(), Replace())
 
 
 def test_the_named_strategies_are_those_there_should_be() -> None:

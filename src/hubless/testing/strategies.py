@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 from hubless.errors import StrategyError
 from hubless.params import Array
 from hubless.strategy.base import Strategy
+from hubless.testing import runtimes
 from hubless.testing.reference import Update, aggregate
 
 
@@ -85,6 +86,19 @@ class StrategyContract:
 
         parts = [np.asarray(fold(slice(0, 5))), np.asarray(fold(slice(5, None)))]
         assert np.array_equal(np.concatenate(parts), np.asarray(fold(slice(None))))
+
+    def test_every_runtime_comes_to_the_same(self, strategy: Strategy) -> None:
+        rng = np.random.default_rng(3)
+        start = rng.normal(size=40).astype(np.float32)
+        sent = [start + rng.normal(size=40).astype(np.float32) for _ in range(7)]
+        examples = [10, 11, 12, 13, 14, 15, 16]
+        expected = runtimes.by_reference(strategy, start, sent, examples, rounds=2)
+        for run in (runtimes.in_rounds, runtimes.simulated):
+            result = run(strategy, start, sent, examples, rounds=2)
+            assert np.allclose(result, expected, rtol=1e-4, atol=1e-5), run.__name__
+        expected = runtimes.by_reference_as_one_of_them(strategy, start, sent, examples)
+        result = runtimes.without_rounds(strategy, start, sent, examples)
+        assert np.allclose(result, expected, rtol=1e-4, atol=1e-5)
 
     def test_its_text_tells_it_from_one_with_other_settings(self, strategy: Strategy) -> None:
         assert type(strategy).__name__ in repr(strategy)
