@@ -1,7 +1,7 @@
-"""Print, as JSON, what Flower's strategies make of three seeded rounds of five clients."""
+"""Print, as JSON, what Flower's strategies make of seeded rounds of five and of eleven clients."""
 
 # Not a test: run it by hand where flwr is installed, and keep what it prints as flower.json.
-#   FLWR_TELEMETRY_ENABLED=0 python tests/strategy/flower_numbers.py > tests/strategy/flower.json
+#   FLWR_TELEMETRY_ENABLED=0 python benchmarks/peers/flower_numbers.py > tests/strategy/flower.json
 
 import json
 import logging
@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
+from flwr.server.strategy.aggregate import aggregate_bulyan, aggregate_krum
 from flwr.serverapp import strategy as flower
 from numpy.typing import NDArray
 
@@ -34,6 +35,13 @@ OPTIONS: dict[str, dict[str, float]] = {
     "FedMedian": {},
     "FedTrimmedAvg": {"beta": 0.2},
 }
+CROWD = 11
+"""So many clients are needed for a proof that two hostile ones are withstood."""
+ROBUST: dict[str, dict[str, float]] = {
+    "Krum": {"num_malicious_nodes": 2},
+    "MultiKrum": {"num_malicious_nodes": 2, "num_nodes_to_select": 5},
+}
+"""Bulyan is taken from the older interface, which chooses one after another as the paper does."""
 
 
 @dataclass(frozen=True)
@@ -74,11 +82,13 @@ def reply(update: Update, node: int) -> Reply:
     return Reply(content, SimpleNamespace(src_node_id=node))
 
 
-def run(name: str, initial: Params, rounds: list[list[Update]]) -> list[Params]:
+def run(
+    name: str, options: dict[str, float], initial: Params, rounds: list[list[Update]]
+) -> list[Params]:
     """Drive one strategy the way its own `start` does: configure, aggregate, hand on."""
     # With no nodes to sample, configuring needs no grid and does nothing but note the arrays,
     # which is what the server optimisers start from; aggregation never looks at the fraction.
-    strategy = getattr(flower, name)(fraction_train=0.0, **OPTIONS[name])
+    strategy = getattr(flower, name)(fraction_train=0.0, **options)
     arrays = record(initial)
     results = []
     for number, updates in enumerate(rounds, start=1):
@@ -89,40 +99,61 @@ def run(name: str, initial: Params, rounds: list[list[Update]]) -> list[Params]:
     return results
 
 
+def run_bulyan(rounds: list[list[Update]], hostile: int) -> list[Params]:
+    results = []
+    for updates in rounds:
+        sent = [([*update.params.values()], update.num_examples) for update in updates]
+        arrays = aggregate_bulyan(sent, hostile, aggregate_krum, to_keep=0)
+        results.append(dict(zip(updates[0].params, arrays, strict=True)))
+    return results
+
+
 def plain(params: Params) -> dict[str, list[Any]]:
     return {name: value.tolist() for name, value in params.items()}
+
+
+def draw_rounds(rng: np.random.Generator, clients: int) -> list[list[Update]]:
+    return [
+        [Update(draw(rng), int(rng.integers(10, 500))) for _ in range(clients)]
+        for _ in range(ROUNDS)
+    ]
+
+
+def played(
+    strategies: dict[str, dict[str, float]], initial: Params, rounds: list[list[Update]]
+) -> dict[str, Any]:
+    results = {name: run(name, options, initial, rounds) for name, options in strategies.items()}
+    if strategies is ROBUST:
+        results["Bulyan"] = run_bulyan(rounds, hostile=2)
+    return {
+        "rounds": [
+            [{"num_examples": each.num_examples, "params": plain(each.params)} for each in updates]
+            for updates in rounds
+        ],
+        "strategies": {
+            name: {
+                "options": strategies.get(name, {"num_malicious": 2}),
+                # FedAdam widens to float64, so what a result was computed in is on record
+                "dtypes": [str(params["w"].dtype) for params in each],
+                "rounds": [plain(params) for params in each],
+            }
+            for name, each in results.items()
+        },
+    }
 
 
 def main() -> None:
     logging.getLogger("flwr").setLevel(logging.ERROR)
     rng = np.random.default_rng(SEED)
     initial = draw(rng)
-    rounds = [
-        [Update(draw(rng), int(rng.integers(10, 500))) for _ in range(CLIENTS)]
-        for _ in range(ROUNDS)
-    ]
-    strategies = {}
-    for name, options in OPTIONS.items():
-        results = run(name, initial, rounds)
-        strategies[name] = {
-            "options": options,
-            # FedAdam widens to float64, so what a result was computed in is part of the record.
-            "dtypes": [str(params["w"].dtype) for params in results],
-            "rounds": [plain(params) for params in results],
-        }
+    few, many = draw_rounds(rng, CLIENTS), draw_rounds(rng, CROWD)
     document = {
         "flwr": version("flwr"),
         "numpy": version("numpy"),
         "seed": SEED,
         "initial": plain(initial),
-        "rounds": [
-            [
-                {"num_examples": update.num_examples, "params": plain(update.params)}
-                for update in updates
-            ]
-            for updates in rounds
-        ],
-        "strategies": strategies,
+        **played(OPTIONS, initial, few),
+        "crowd": played(ROBUST, initial, many),
     }
     print(json.dumps(document, indent=1))
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from hubless.params import Array, to_numpy
 from hubless.strategy import Strategy
+from hubless.strategy.bulyan import Bulyan
 from hubless.strategy.fedadagrad import FedAdagrad
 from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg
@@ -20,6 +21,9 @@ from hubless.strategy.fedavgm import FedAvgM
 from hubless.strategy.fedmedian import FedMedian
 from hubless.strategy.fedtrimmedmean import FedTrimmedMean
 from hubless.strategy.fedyogi import FedYogi
+from hubless.strategy.krum import Krum
+from hubless.strategy.multikrum import MultiKrum
+from hubless.strategy.weighting import ByExamples
 from hubless.testing import Update, aggregate
 
 FLOWER: dict[str, Any] = json.loads(Path(__file__).with_name("flower.json").read_text())
@@ -31,6 +35,12 @@ OURS: dict[str, Strategy] = {
     "FedAdagrad": FedAdagrad(lr=0.1, tau=1e-3),
     "FedMedian": FedMedian(),
     "FedTrimmedAvg": FedTrimmedMean(cut=0.2),
+}
+TWO = 2 / 11
+ROBUST: dict[str, Strategy] = {
+    "Krum": Krum(hostile=TWO),
+    "MultiKrum": MultiKrum(hostile=TWO, keep=5, weighting=ByExamples()),
+    "Bulyan": Bulyan(hostile=TWO),
 }
 
 
@@ -44,16 +54,17 @@ def _torch(params: dict[str, Any]) -> dict[str, torch.Tensor]:
 
 def test_every_strategy_that_flower_was_asked_for_is_compared() -> None:
     assert OURS.keys() == FLOWER["strategies"].keys()
+    assert ROBUST.keys() == FLOWER["crowd"]["strategies"].keys()
 
 
 @pytest.mark.parametrize("convert", [_numpy, _torch], ids=["numpy", "torch"])
-@pytest.mark.parametrize("name", OURS)
+@pytest.mark.parametrize("name", [*OURS, *ROBUST])
 def test_it_gives_the_numbers_of_flower(name: str, convert: Any) -> None:
-    strategy = OURS[name]
-    expected = FLOWER["strategies"][name]["rounds"]
+    strategy, played = (OURS[name], FLOWER) if name in OURS else (ROBUST[name], FLOWER["crowd"])
+    expected = played["strategies"][name]["rounds"]
     current: dict[str, Array] = convert(FLOWER["initial"])
     state = None
-    for number, sent in enumerate(FLOWER["rounds"]):
+    for number, sent in enumerate(played["rounds"]):
         updates = [
             Update(f"client {i}", convert(update["params"]), update["num_examples"])
             for i, update in enumerate(sent)

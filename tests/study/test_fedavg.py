@@ -10,14 +10,13 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import pytest
-from numpy.typing import NDArray
 
 from hubless.simulate import checkpoint
 from hubless.study import fedavg
 from hubless.study.fedavg import TARGETS, TableRun, main, module, planned, table
 from hubless.study.results import write
+from tests.support.digits import written
 
 TWO_CELLS = ["--model", "2nn", "--split", "shards", "--only", "*-e1-*", "--device", "cpu"]
 LAST = "2nn-shards-e1-b10-lr0.1"
@@ -30,23 +29,7 @@ def _cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def data(tmp_path_factory: pytest.TempPathFactory) -> str:
-    """Ten patterns under noise for digits, in files like those of MNIST."""
-    folder = tmp_path_factory.mktemp("data") / "mnist"
-    folder.mkdir()
-    rng = np.random.default_rng(0)
-    patterns = rng.integers(0, 256, (10, 28, 28))
-    for part, examples in (("train", 600), ("t10k", 100)):
-        labels = rng.integers(0, 10, examples).astype(np.uint8)
-        noise = rng.integers(0, 256, (examples, 28, 28))
-        images = (0.3 * patterns[labels] + 0.7 * noise).astype(np.uint8)
-        (folder / f"{part}-images-idx3-ubyte").write_bytes(_idx(images))
-        (folder / f"{part}-labels-idx1-ubyte").write_bytes(_idx(labels))
-    return str(folder.parent)
-
-
-def _idx(values: NDArray[np.uint8]) -> bytes:
-    head = bytes([0, 0, 8, values.ndim]) + np.array(values.shape, ">u4").tobytes()
-    return head + values.tobytes()
+    return written(tmp_path_factory.mktemp("data"))
 
 
 def _kept(out: Path) -> dict[str, str]:
