@@ -68,6 +68,11 @@ class SyncWorld(World):
         for member in self.members:
             if leaving.random() < 0.15:
                 member.lasts = leaving.randint(0, self.rounds)
+        if leaving.random() < 0.1:
+            # it reads all updates whole before it weighs them
+            self.strategy = hubless.MultiKrum()
+            for member in self.members:
+                member.strategy = self.strategy
         self.misspells = self.adversary and self.quorum < len(self.names) and rng.random() < 0.3
         for member in self.members:
             self.spawn(member, rng.choice((0.0, 0.0, 1.0)))
