@@ -2,6 +2,7 @@
 
     python benchmarks/federate.py [--params 10000000] [--members 20] [--rounds 5]
     python benchmarks/federate.py --before v0.1.0    # this code beside that of an earlier commit
+    python benchmarks/federate.py --look NormBound MultiKrum   # beside strategies that look first
 
 Each contender has a process that plays the peers and one that is measured; they take turns, so
 that a noisy machine is noisy for all. Prints a table, and one JSON line at the end.
@@ -33,11 +34,17 @@ class Contender:
     """
 
     def __init__(
-        self, python: Path | str, script: str, args: argparse.Namespace, source: Path | None = None
+        self,
+        python: Path | str,
+        script: str,
+        args: argparse.Namespace,
+        source: Path | None = None,
+        strategy: str = "FedAvg",
     ) -> None:
         self.folder = tempfile.mkdtemp(prefix="hubless-bench-", dir=args.folder)
         self.steps: list[dict[str, Any]] = []
         shared = ["--folder", self.folder, "--params", args.params, "--members", args.members]
+        shared += ["--strategy", strategy]
         self.rounds: list[dict[str, Any]] = []
         environment = {**os.environ, **({"PYTHONPATH": str(source)} if source else {})}
         self._processes = {
@@ -106,16 +113,18 @@ def contenders(args: argparse.Namespace) -> Iterator[dict[str, Contender]]:
         ours, flower = "hubless_member.py", "flwr-serverless"
         started: dict[str, Contender] = {}
 
-        def start(name: str, python: Path | str, script: str, source: Path | None = None) -> None:
-            started[name] = Contender(python, script, args, source)
+        def start(name: str, python: Path | str, script: str, *more: Any) -> None:
+            started[name] = Contender(python, script, args, *more)
             stack.callback(started[name].close)
 
-        if not args.before:
+        if not args.before and not args.look:
             start(flower, environments.python_of(flower), "flwr_serverless.py")
         start("streaming floor", sys.executable, "streaming_floor.py")
         if args.before:
             start("before", sys.executable, ours, stack.enter_context(source_of(args.before)))
         start("hubless", sys.executable, ours, ROOT / "src")
+        for strategy in args.look:
+            start(strategy, sys.executable, ours, ROOT / "src", strategy)
         yield started
 
 
@@ -126,6 +135,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--folder", help="where the shared folders are made")
     parser.add_argument("--before", metavar="COMMIT", help="compare with the code of this commit")
+    parser.add_argument("--look", nargs="+", default=[], metavar="STRATEGY", help="and these")
     args = parser.parse_args()
 
     with contenders(args) as running:
@@ -182,6 +192,13 @@ def main() -> None:
                 "sync_round_over_before": ours.of_rounds("round_seconds")
                 / before.of_rounds("round_seconds"),
             }
+        elif args.look:
+            plain = running["hubless"]
+            for strategy in args.look:
+                seconds = running[strategy].median("seconds") / plain.median("seconds")
+                result |= {f"{strategy}_step_over_plain": seconds}
+                models = running[strategy].memory / (4 * args.params)
+                result |= {f"{strategy}_models_of_memory_above_its_own": models}
         else:
             theirs = running["flwr-serverless"]
             result |= {

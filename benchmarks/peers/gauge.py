@@ -39,6 +39,7 @@ def arguments(description: str | None) -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--params", type=int, default=10_000_000)
     parser.add_argument("--members", type=int, default=20)
+    parser.add_argument("--strategy", default="FedAvg")
     return parser.parse_args()
 
 

@@ -84,7 +84,8 @@ def main() -> None:
         gauge.serve(lambda _: rounds(args))
         return
     store = Metered(FolderStore(args.folder))
-    federation = hubless.join(store, "member-0")
+    strategy = getattr(hubless, args.strategy)()
+    federation = hubless.join(store, "member-0", strategy=strategy)
     current = [draw(args.params, 0)]
 
     def step(number: int) -> dict[str, Any]:

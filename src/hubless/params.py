@@ -202,20 +202,25 @@ def products(
     total = np.zeros(len(arrays) if alone else (len(arrays), len(arrays)))
     flat = [array.reshape(-1) for array in arrays]
     begin = None if origin is None else origin.reshape(-1)
-    for start in range(0, math.prod(arrays[0].shape), PRODUCT_COLUMNS):
-        some = slice(start, start + PRODUCT_COLUMNS)
-        rows = stack(_wide(array[some], None if begin is None else begin[some]) for array in flat)
-        if alone:
-            squares = rows * rows
-            total += _sums(cast(Any, squares)) if exact else to_numpy("sums", squares.sum(1))
-        elif exact:
+    columns = PRODUCT_COLUMNS if exact else 4 * PRODUCT_COLUMNS
+    for start in range(0, math.prod(arrays[0].shape), columns):
+        some = slice(start, start + columns)
+        before = None if begin is None else begin[some]
+        if exact:
+            rows = np.stack([_exact(array[some], before) for array in flat])
             for i in range(len(arrays)):
-                total[i, i:] += _sums(cast(Any, rows[i:] * rows[i]))
+                others = rows[i : i + 1] if alone else rows[i:]
+                products = _sums(others * rows[i])
+                total[i if alone else (i, slice(i, None))] += products[0] if alone else products
+        elif alone:
+            for i, array in enumerate(flat):
+                change = _change(array[some], before)
+                total[i] += float(change @ change)
         else:
-            total += to_numpy("products", rows @ rows.T)
-    if exact and not alone:
-        total = np.triu(total) + np.triu(total, 1).T
-    return total
+            changes = stack(_change(array[some], before) for array in flat)
+            total += to_numpy("products", changes @ changes.T)
+    # a product is the same from both sides, to the bit: where two are equally far, that decides
+    return total if alone else np.triu(total) + np.triu(total, 1).T
 
 
 def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -228,13 +233,17 @@ def _sums(rows: NDArray[np.float64]) -> NDArray[np.float64]:
     return rows[:, 0]
 
 
-def _wide(array: Array, origin: Array | None) -> Array:
-    """`array - origin` in one row of float64, in which sums of many squares stay exact enough."""
-    if is_tensor(array):
-        tensor = cast("torch.Tensor", array).reshape(-1).double()
-        return tensor if origin is None else tensor - cast("torch.Tensor", origin).reshape(-1)
-    row = np.asarray(array, np.float64).reshape(-1)
-    return row if origin is None else row - np.asarray(origin, np.float64).reshape(-1)
+def _exact(array: Array, origin: Array | None) -> NDArray[np.float64]:
+    row = to_numpy("row", array).astype(np.float64)
+    return row if origin is None else row - to_numpy("origin", origin).astype(np.float64)
+
+
+def _change(array: A, origin: A | None) -> A:
+    """`array - origin`, in single precision at least: few enough are summed up for that."""
+    row = scaled(array, 1.0)
+    if origin is not None:
+        row -= origin
+    return row
 
 
 def _tensor_to_numpy(tensor: torch.Tensor) -> NDArray[Any]:
