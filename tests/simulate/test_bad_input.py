@@ -119,8 +119,10 @@ BAD: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
         "a cohort of 12 cannot be taken from 11 clients",
         {"cohort": 12},
     ),
-    "a cohort of nobody": (SelectionError, "cohort is a number of clients", {"cohort": 0}),
+    "a cohort of nobody": (SelectionError, "cohort is a whole number of clients", {"cohort": 0}),
     "a cohort of less than nobody": (SelectionError, "not -0.5", {"cohort": -0.5}),
+    "a cohort of seven as a share": (SelectionError, "not 7.0", {"cohort": 7.0}),
+    "a cohort that is a truth": (SelectionError, "not True", {"cohort": True}),
     "a cohort of two and a half": (SelectionError, "not 2.5", {"cohort": 2.5}),
     "a device that stands still": (
         SelectionError,

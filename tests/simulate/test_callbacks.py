@@ -6,6 +6,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 
@@ -127,6 +128,30 @@ def test_callbacks_go_on_where_a_resumed_run_goes_on(cut: int, tmp_path: Path) -
     assert (again.value, again.round) == (whole.value, whole.round)
     assert again.params.keys() == whole.params.keys()
     assert all(torch.equal(again.params[name], param) for name, param in whole.params.items())
+
+
+class Longest:
+    """A callback of one's own that remembers something."""
+
+    def __init__(self) -> None:
+        self.furthest = 0.0
+
+    def __call__(self, simulation: Simulation, row: Any) -> None:
+        self.furthest = max(self.furthest, float(simulation.flat.norm()))
+
+    def state(self) -> dict[str, Any]:
+        return {"furthest": np.array(self.furthest)}
+
+    def restore(self, arrays: Any) -> None:
+        self.furthest = float(arrays.get("furthest", 0.0))
+
+
+def test_a_callback_of_ones_own_is_in_a_checkpoint_if_it_remembers(tmp_path: Path) -> None:
+    longest = Longest()
+    simulation(callbacks=[longest, Checkpoint(tmp_path)]).run(rounds=3)
+    again = Longest()
+    assert simulation(callbacks=[again, Checkpoint(tmp_path)]).resume(tmp_path)
+    assert again.furthest == longest.furthest > 0
 
 
 def test_a_checkpoint_that_is_due_between_two_reports_is_written_with_the_next(

@@ -232,6 +232,7 @@ def test_a_test_population_may_be_larger_than_one_batch_of_it() -> None:
 def test_a_cohort_may_be_a_share_of_everybody() -> None:
     assert simulation(cohort=0.5).cohort == 6
     assert simulation(cohort=0.001).cohort == 1
+    assert (simulation(cohort=1.0).cohort, simulation(cohort=1).cohort) == (len(UNEQUAL), 1)
 
 
 def test_events_say_what_happened_in_order() -> None:

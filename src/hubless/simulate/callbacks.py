@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 import torch
@@ -19,10 +19,24 @@ Row = Mapping[str, float]
 class Callback(Protocol):
     """Called after every round with what is known of it; returning True ends the run.
 
-    A round's row holds metrics only where it was evaluated.
+    A round's row holds metrics only where it was evaluated. One that is also `Remembering` goes on
+    where it was when a run is resumed.
     """
 
     def __call__(self, simulation: Simulation, row: Row) -> bool | None: ...
+
+
+@runtime_checkable
+class Remembering(Protocol):
+    """A callback that remembers something, which checkpoints then hold too."""
+
+    def state(self) -> Mapping[str, NDArray[Any]]:
+        """What it needs to go on, as arrays by name."""
+        ...
+
+    def restore(self, arrays: Mapping[str, NDArray[Any]]) -> None:
+        """Take over what a checkpoint holds; nothing, where there was nothing to remember."""
+        ...
 
 
 class Checkpoint:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from numbers import Integral, Real
+
 import numpy as np
 
 from hubless.data.population import Population
@@ -49,14 +51,22 @@ def check_selection(selector: Selector, strategy: Strategy, *, waits: bool) -> N
 
 
 def check_cohort(cohort: float, clients: int) -> int:
-    """A number of clients, or a share of all below 1, as a number.
+    """A number of clients, or a share of all, as a number; 7 and 7.0 are not the same.
 
-    >>> check_cohort(0.1, 50), check_cohort(7, 50)
-    (5, 7)
+    >>> check_cohort(0.1, 50), check_cohort(1.0, 50), check_cohort(7, 50)
+    (5, 50, 7)
     """
-    count = max(1, round(cohort * clients)) if 0 < cohort < 1 else int(cohort)
-    if count < 1 or (cohort >= 1 and count != cohort):
-        raise SelectionError(f"a cohort is a number of clients, or a share below 1, not {cohort}")
+    if isinstance(cohort, Integral) and not isinstance(cohort, bool):
+        count = int(cohort)
+    elif isinstance(cohort, Real) and 0 < cohort <= 1 and not isinstance(cohort, bool):
+        count = max(1, round(float(cohort) * clients))
+    else:
+        count = 0
+    if count < 1:
+        raise SelectionError(
+            "a cohort is a whole number of clients, such as 10, or a share of all in (0, 1], such "
+            f"as 0.1, and not {cohort!r}"
+        )
     if count > clients:
         raise SelectionError(f"a cohort of {count} cannot be taken from {clients} clients")
     return count

@@ -22,7 +22,7 @@ from hubless.select.custom import without_addresses
 from hubless.select.roster import Roster, Selector
 from hubless.select.uniform import Uniform
 from hubless.simulate import checkpoint
-from hubless.simulate.callbacks import BestModel, Callback, Checkpoint
+from hubless.simulate.callbacks import Callback, Checkpoint, Remembering
 from hubless.simulate.checking import check_cohort, check_people, check_selection
 from hubless.simulate.circumstances import circumstances
 from hubless.simulate.engine.machine import Local
@@ -63,7 +63,7 @@ class EngineChoice(Protocol):
 class Simulation:
     """Trains a task over a population, a cohort per round.
 
-    `cohort` is how many clients train in a round (a share of all, below 1). `test` is evaluated
+    `cohort` is how many clients train in a round: 10, or 0.1 of all. `test` is evaluated
     every `evaluate_every` rounds. `value` is what clients say training them is worth, for
     selectors that look at it, and `private` the noise that they add; what that gives away is
     counted in `ledger`, which may have a budget. `devices` gives clients speeds and a virtual
@@ -285,7 +285,7 @@ class Simulation:
             arrays.update({f"ledger {name}": column for name, column in spent.items()})
         more, facts = self._pace.state()
         for i, callback in enumerate(self.callbacks):
-            if isinstance(callback, BestModel):
+            if isinstance(callback, Remembering):
                 kept = callback.state()
                 arrays.update({f"callback {i} {name}": array for name, array in kept.items()})
         state = {"round": self.round, "virtual": self.virtual, "rows": self.rows, "pace": facts}
@@ -315,7 +315,7 @@ class Simulation:
         self._steps_before = facts.get("steps before", 0)
         self._pace.restore(arrays, facts["pace"])
         for i, callback in enumerate(self.callbacks):
-            if isinstance(callback, BestModel):
+            if isinstance(callback, Remembering):
                 callback.restore(_below(f"callback {i} ", arrays))
         self.roster = self._roster()
         self.roster.restore(_below("roster ", arrays))

@@ -10,10 +10,12 @@ if TYPE_CHECKING:
     from hubless.testing.reference import State as State
     from hubless.testing.reference import Update as Update
     from hubless.testing.reference import aggregate as aggregate
+    from hubless.testing.selectors import SelectorContract as SelectorContract
     from hubless.testing.stores import StoreContract as StoreContract
     from hubless.testing.strategies import StrategyContract as StrategyContract
 
 _HOMES = {
+    "SelectorContract": "selectors",
     "State": "reference",
     "StoreContract": "stores",
     "StrategyContract": "strategies",
