@@ -16,6 +16,7 @@ from hubless.data.population import Population
 from hubless.errors import DataError, HublessError
 from hubless.events import Ended, Event, Started, Trained
 from hubless.select.uniform import Uniform
+from hubless.simulate import rounds as paced
 from hubless.simulate.engine.machine import Local
 from hubless.simulate.history import FinishedRound
 from hubless.simulate.job import to_tensors
@@ -29,6 +30,7 @@ from hubless.strategy.fedavgm import FedAvgM
 from hubless.strategy.fedbuff import FedBuff
 from hubless.strategy.fedmedian import FedMedian
 from hubless.strategy.fedtrimmedmean import FedTrimmedMean
+from hubless.strategy.normbound import NormBound
 from hubless.testing import Update, aggregate
 from hubless.train.losses import accuracy
 from hubless.train.optimizers import SGD
@@ -129,6 +131,21 @@ def test_a_strategy_does_here_what_it_does_to_updates(strategy: Strategy) -> Non
         flat = torch.as_tensor(params["w"])
     ran.run(rounds=2)
     assert furthest(ran.flat, flat) < 1e-5
+
+
+@pytest.mark.parametrize("bound", [None, 0.05])
+def test_a_bound_on_norms_gives_the_same_where_not_all_updates_are_held(
+    bound: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def ran() -> Simulation:
+        simulated = simulation(strategy=NormBound(bound), cohort=11)
+        simulated.run(rounds=3)
+        return simulated
+
+    held = ran()
+    # four at a time
+    monkeypatch.setattr(paced, "HELD_BYTES", 16 * held.flat.numel())
+    assert furthest(ran().flat, held.flat) < 1e-6
 
 
 def test_training_works() -> None:

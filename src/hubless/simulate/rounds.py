@@ -23,12 +23,14 @@ from hubless.select.roster import Selector, Unbiased
 from hubless.simulate.job import Cohort, Ints
 from hubless.simulate.times import Buffered, Pace, VirtualClock, keep_in_time
 from hubless.strategy.base import Strategy
-from hubless.strategy.look import Looking, Seen
+from hubless.strategy.look import Column, Looking, Seen
 
 if TYPE_CHECKING:
     from hubless.simulate.simulation import Simulation
 
 Floats = NDArray[np.float64]
+HELD_BYTES = 1 << 30
+"""So many bytes of updates are held at a time where their norms are enough."""
 
 
 @dataclass(frozen=True)
@@ -119,18 +121,40 @@ def is_summed(strategy: Strategy) -> bool:
     return strategy.reducer.linear and not strategy.look
 
 
+def needs_norms(strategy: Strategy) -> bool:
+    """Whether a sum of updates, weighed by how long each change is, is all that is needed."""
+    return strategy.reducer.linear and strategy.look == "norms"
+
+
 def fold(simulation: Simulation, each: Tensor, examples: Ints, staleness: list[int]) -> Tensor:
     """What a strategy makes of updates that it has to have one by one."""
-    strategy, current = simulation.strategy, simulation.flat
-    seen = None
-    if strategy.look:
-        # a running mean's variance is no direction that training went into
-        trained = slice(0, simulation.trained)
-        looking = Looking(strategy.look, len(each))
-        looking.add_all(list(each[:, trained]), current[trained])
-        seen = looking.products
+    strategy = simulation.strategy
+    seen = look(simulation, each) if strategy.look else None
     weights = strategy.weights(examples.tolist(), staleness, products=seen)
-    return cast(Tensor, strategy.fold(each, weights.tolist(), current))
+    return cast(Tensor, strategy.fold(each, weights.tolist(), simulation.flat))
+
+
+def look(simulation: Simulation, each: Tensor) -> Column:
+    """What a strategy has to see of updates before it weighs them."""
+    # a running mean's variance is no direction that training went into
+    trained = slice(0, simulation.trained)
+    looking = Looking(simulation.strategy.look, len(each))
+    looking.add_all(list(each[:, trained]), simulation.flat[trained])
+    return looking.products
+
+
+def by_norms(simulation: Simulation, clients: Ints) -> Floats:
+    """What each client counts for by how far it goes, without holding more than some updates."""
+    strategy, engine, sizes = simulation.strategy, simulation.engine, simulation.sizes
+    some = max(1, HELD_BYTES // (4 * len(simulation.flat)))
+    norms: list[Column] = []
+    for start in range(0, len(clients), some):
+        chosen = clients[start : start + some]
+        cohort = Cohort(simulation.round, chosen, np.full(len(chosen), 1 / len(chosen)))
+        each = cast(Tensor, engine.run(simulation.flat, cohort, each=True).each)
+        norms.append(look(simulation, each))
+    examples, staleness = sizes[clients].tolist(), [0] * len(clients)
+    return strategy.weights(examples, staleness, products=np.concatenate(norms))
 
 
 class Rounds:
@@ -165,11 +189,17 @@ class Rounds:
     def _train(
         self, simulation: Simulation, clients: Ints, picked: int
     ) -> tuple[Tensor, Tensor | None]:
-        engine, turn = simulation.engine, simulation.round
+        engine, turn, size = simulation.engine, simulation.round, len(simulation.flat)
         if is_summed(simulation.strategy):
             weights = weigh(simulation, clients, picked)
             learned = engine.run(simulation.flat, Cohort(turn, clients, weights))
             reduced = cast(Tensor, learned.total)
+        elif needs_norms(simulation.strategy) and 4 * size * len(clients) > HELD_BYTES:
+            # rather trained twice than held
+            weights = by_norms(simulation, clients)
+            learned = engine.run(simulation.flat, Cohort(turn, clients, weights))
+            rest = 1.0 - float(weights.sum())
+            reduced = cast(Tensor, learned.total) + rest * simulation.flat
         else:
             weights = np.full(len(clients), 1 / len(clients))
             learned = engine.run(simulation.flat, Cohort(turn, clients, weights), each=True)
