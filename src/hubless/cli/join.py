@@ -62,7 +62,7 @@ def add_join(commands: Any) -> None:
     )
     add("--mode", choices=("async", "sync"), default="async", help="wait for nobody, or in rounds")
     add("--members", help="in sync mode, how many there are, or their names: a,b,c")
-    add("--deadline", type=float, default=600.0, metavar="SECONDS", help="how long to wait (600)")
+    add("--deadline", type=float, metavar="SECONDS", help="in rounds, how long to wait (600)")
     add("--quorum", type=_whole, metavar="N", help="how many updates are enough after that")
     add("--strategy", default="FedAvg", help="how updates are combined: FedAvg, FedAdam...")
     add(

@@ -9,15 +9,17 @@ from typing import Literal
 from hubless.errors import FederationError
 from hubless.events import Listener
 from hubless.federate.asynchronous import Asynchronous
+from hubless.federate.checks import check_bucket, check_members, listeners_of, number, whole
 from hubless.federate.federation import Federation, Hookable, Mode
 from hubless.federate.fold import OUTWEIGH
 from hubless.federate.member import Member
-from hubless.federate.model import Model
+from hubless.federate.model import Model, shared_names
 from hubless.federate.picking.draw import Selection
 from hubless.federate.ranks import among_ranks, several
 from hubless.federate.rounds.closing import Quorum
 from hubless.federate.synchronous import Synchronous
 from hubless.federate.terms import Terms
+from hubless.params import whole_examples
 from hubless.patience import Clock, SystemClock
 from hubless.privacy.mechanisms import Mechanism
 from hubless.select.roster import Selector
@@ -25,6 +27,9 @@ from hubless.store import Store, open_store
 from hubless.store.reliable import Reliable
 from hubless.strategy.base import Strategy
 from hubless.strategy.fedavg import FedAvg
+
+_YEARS = 1e9
+"""Whoever waits longer waits for ever."""
 
 
 def join(
@@ -42,7 +47,7 @@ def join(
     peers: Literal["new", "all"] = "new",
     members: int | Sequence[str] | None = None,
     quorum: int | None = None,
-    deadline: float = 600.0,
+    deadline: float | None = None,
     selector: Selector | None = None,
     cohort: int | None = None,
     unpicked: Literal["wait", "train"] | None = None,
@@ -77,7 +82,7 @@ def join(
         peers: In async mode, average in what is `new` since last time, or `all` newest updates.
         members: In sync mode, how many there are, or their names.
         quorum: In sync mode, how many updates are enough once the deadline has passed.
-        deadline: In sync mode, seconds to wait for the others.
+        deadline: In sync mode, seconds to wait for the others; 600 if not given.
         selector: Who trains next, such as `hubless.select.Activity("sqrt")`; everybody if not
             given. There is no server that would pick: in sync mode everybody draws the same
             members for a round, from what the plans of earlier rounds tell, and needs the same
@@ -118,8 +123,32 @@ def join(
     """
     if mode not in ("async", "sync"):
         raise FederationError(f"mode is 'async' or 'sync', not {mode!r}")
-    if mode == "async" and not (members is None and quorum is None):
-        raise FederationError('members= and quorum= go with mode="sync": async waits for nobody')
+    if mode == "async" and not (members is None and quorum is None and deadline is None):
+        raise FederationError(
+            'members=, quorum= and deadline= go with mode="sync": async waits for nobody'
+        )
+    if peers not in ("new", "all"):
+        raise FederationError(f"peers is 'new' or 'all', not {peers!r}")
+    if mode == "sync" and peers != "new":
+        raise FederationError('peers= goes with mode="async": a round includes who delivered')
+    if members is not None:
+        check_members(members)
+    if quorum is not None:
+        whole("quorum", quorum, least=1)
+    waits = number("deadline", 600.0 if deadline is None else deadline, above=0, most=_YEARS)
+    patience = number("patience", patience, least=0, most=_YEARS)
+    check_bucket(url, endpoint, options, is_store=isinstance(url, Store))
+    if model is not None:
+        # nothing is written where there is nothing to share
+        shared_names(model, share)
+    if examples is not None and optimizer is None:
+        raise FederationError(
+            "examples= goes with optimizer=; step(..., examples=...) takes its own"
+        )
+    if examples is not None:
+        whole_examples(examples)
+    if ledger is not None and private is None:
+        raise FederationError("ledger= goes with private=: without it nothing is given away")
     if optimizer is not None and (model is None or isinstance(model, Mapping)):
         raise FederationError("optimizer= needs model=, the module that it trains")
     if (selector is None) != (cohort is None):
@@ -129,7 +158,7 @@ def join(
     clock = clock or SystemClock()
     terms = Terms(
         client=client,
-        strategy=strategy or FedAvg(),
+        strategy=FedAvg() if strategy is None else strategy,
         share=share,
         every=every,
         participation=participation,
@@ -140,7 +169,7 @@ def join(
         unpicked=unpicked or ("wait" if mode == "sync" else "train"),
         private=private,
         ledger=None if ledger is None else Path(ledger),
-        listeners=[on_event] if callable(on_event) else list(on_event),
+        listeners=listeners_of(on_event),
         clock=clock,
     )
 
@@ -151,7 +180,7 @@ def join(
         if mode == "async":
             how = Asynchronous(member, peers)
         else:
-            how = Synchronous(member, Quorum.of(members, quorum, client, cohort), deadline)
+            how = Synchronous(member, Quorum.of(members, quorum, client, cohort), waits)
         return Federation(member, how)
 
     federation = among_ranks(terms, mode, begin) if several() else begin()

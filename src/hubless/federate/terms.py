@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,11 @@ import numpy as np
 from hubless.errors import FederationError
 from hubless.events import Listener
 from hubless.federate.agreement import check_limit
+from hubless.federate.checks import check_share, check_strategy, number, whole
 from hubless.federate.fold import OUTWEIGH
 from hubless.federate.keys import check_name
 from hubless.federate.picking.draw import Selection
+from hubless.federate.picking.report import check_mechanism
 from hubless.patience import Clock, SystemClock
 from hubless.privacy.mechanisms import Mechanism
 from hubless.rng import stream
@@ -44,20 +47,21 @@ class Terms:
         check_name(self.client)
         if self.limit is not None:
             check_limit(self.limit)
-        if not self.outweigh >= 1:
-            raise FederationError(f"outweigh is at least 1, or infinite, not {self.outweigh}")
-        if self.every < 1:
-            raise FederationError(f"every must be at least 1, not {self.every}")
-        if not 0 < self.participation <= 1:
-            raise FederationError(f"participation is in (0, 1], not {self.participation}")
+        number("outweigh", self.outweigh, least=1, most=math.inf)
+        whole("every", self.every, least=1)
+        whole("seed", self.seed, least=0)
+        number("participation", self.participation, above=0, most=1)
+        check_strategy(self.strategy)
+        if self.private is not None:
+            check_mechanism(self.private)
         if self.unpicked not in ("wait", "train"):
             raise FederationError(f"unpicked is 'wait' or 'train', not {self.unpicked!r}")
         if self.selection is not None and self.participation < 1:
             raise FederationError(
                 "participation= and selector= both say who takes part: leave one of them out"
             )
-        if isinstance(self.share, str):
-            raise FederationError(f"share takes a list of patterns: share=[{self.share!r}]")
+        if self.share is not None:
+            check_share(self.share)
 
     def chance(self, life: int) -> np.random.Generator | None:
         """What decides whether a call takes part, where not every call does.

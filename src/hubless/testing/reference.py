@@ -85,7 +85,7 @@ def _look(
 ) -> NDArray[np.float64]:
     if strategy.partial and current is None:
         raise StrategyError(f"{strategy!r} needs to know the version that updates started from")
-    looking = Looking(strategy.look, len(everybodys))
+    looking = Looking(strategy.look, len(everybodys), exact=True)
     for name, like in everybodys[0].items():
         if is_floating(like):
             before = None if current is None else current[name]

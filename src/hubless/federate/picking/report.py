@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,15 @@ from hubless.privacy.mechanisms import Additive, Mechanism, SparseVector
 _MYSELF = np.zeros(1, np.int64)
 _TAIL = 1 << 16
 """The last line of a ledger is far shorter."""
+
+
+def check_mechanism(mechanism: Mechanism) -> None:
+    """Refuse a mechanism of which nobody could count what it gave away before a restart."""
+    if not isinstance(mechanism, SparseVector | Additive):
+        raise FederationError(
+            f"private= takes a mechanism of hubless.privacy.mechanisms, not {mechanism!r}: "
+            "what it gave away before a restart could not be counted"
+        )
 
 
 class Reporter:
@@ -48,15 +57,11 @@ class Reporter:
         self._rng = np.random.default_rng()
         self._ledger = Ledger(1)
         one = Ledger(1)
-        if isinstance(mechanism, SparseVector):
-            costs = [mechanism.cost, mechanism.fresh.cost]
-        elif isinstance(mechanism, Additive):
-            costs = [mechanism.cost]
-        else:
-            raise FederationError(
-                f"private= takes a mechanism of hubless.privacy.mechanisms, not {mechanism!r}: "
-                "what it gave away before a restart could not be counted"
-            )
+        check_mechanism(mechanism)
+        known = cast("SparseVector | Additive", mechanism)
+        costs = [known.cost]
+        if isinstance(known, SparseVector):
+            costs.append(known.fresh.cost)
         for cost in costs:
             one.pay(_MYSELF, cost)
         one.spent()  # what composing costs needs is missed now rather than in the midst of a run
