@@ -84,12 +84,8 @@ class Median:
         return total[0]
 
 
-@dataclass(frozen=True)
-class Middle:
-    """Per element, the value at which half of the weight is reached: it is always somebody's own.
-
-    Who has less than half of the weight cannot move it past what the others have.
-    """
+class _Weighed:
+    """Keeps every array with its weight, for what cannot be told before all are there."""
 
     streaming = False
     linear = False
@@ -102,6 +98,14 @@ class Middle:
         spent: bool = False,
     ) -> list[tuple[Array, float]]:
         return [*(total or []), (scaled(array, 1.0), weight)]
+
+
+@dataclass(frozen=True)
+class Middle(_Weighed):
+    """Per element, the value at which half of the weight is reached: it is always somebody's own.
+
+    Who has less than half of the weight cannot move it past what the others have.
+    """
 
     def finish(self, total: list[tuple[Array, float]]) -> Array:
         arrays = [array for array, _ in total]
@@ -116,23 +120,11 @@ class Middle:
 
 
 @dataclass(frozen=True)
-class NearMedian:
+class NearMedian(_Weighed):
     """Per element the mean of the values nearest to the median, of those updates that count.
 
     For each one that does not count one of these is left out (El Mhamdi et al. 2018).
     """
-
-    streaming = False
-    linear = False
-
-    def add(
-        self,
-        total: list[tuple[Array, float]] | None,
-        array: Array,
-        weight: float,
-        spent: bool = False,
-    ) -> list[tuple[Array, float]]:
-        return [*(total or []), (scaled(array, 1.0), weight)]
 
     def finish(self, total: list[tuple[Array, float]]) -> Array:
         arrays = [array for array, weight in total if weight > 0]
