@@ -22,6 +22,7 @@ from torch import nn
 import hubless
 from hubless.data import dirichlet
 from hubless.data.sources import mnist
+from hubless.errors import ParamsError
 from hubless.strategy import kinds
 from hubless.study.fedavg import module
 
@@ -63,7 +64,11 @@ def member(args: argparse.Namespace) -> None:
                 with torch.no_grad():
                     for param, start in zip(model.parameters(), before, strict=True):
                         param.copy_(start - 5 * (param - start))
-            federation.step(model, examples=len(y))
+            try:
+                federation.step(model, examples=len(y))
+            except ParamsError:
+                # taken so far that nobody would take it in
+                break
         federation.close()
     print(accuracy(model, test["x"].unsqueeze(1) / 255, test["y"]), flush=True)
 
@@ -92,7 +97,7 @@ def main() -> None:
     add = parser.add_argument
     add("--data", type=Path, required=True)
     add("--mode", nargs="+", default=["async", "sync"])
-    add("--strategy", nargs="+", default=["GeometricMedian"])
+    add("--strategy", nargs="+", default=["MultiKrum"])
     add("--members", type=int, default=10)
     add("--hostile", type=int, default=2)
     add("--rounds", type=int, default=15)
