@@ -38,7 +38,8 @@ from hubless.federate.keys import (
     plan_key,
 )
 from hubless.federate.outside.survey import survey
-from hubless.federate.picking.standing import Pick
+from hubless.federate.picking.draw import Selection
+from hubless.federate.picking.standing import Pick, Standing
 from hubless.privacy.mechanisms import Count, Laplace, SparseVector
 from hubless.select import Active, Activity, AtMost, Heavy, OptimalSampling, RoundRobin, Uniform
 from hubless.select.roster import Roster, Selector
@@ -660,6 +661,16 @@ def test_others_are_drawn_where_all_who_were_picked_have_left(unpicked: str, sto
     assert all(plan["passed"] and not plan["passed"].keys() & staying for plan in plans)
 
 
+def test_where_everybody_is_passed_over_no_selector_is_asked() -> None:
+    def first(roster: Roster, k: int, rng: np.random.Generator) -> Any:
+        return np.array([0 * int(roster.examples[0])])
+
+    selection, standings = Selection(first, 1), {"a": Standing(), "b": Standing()}
+    assert selection.pick(standings, 0).members == ("a",)
+    with pytest.raises(SelectionError, match="all members were passed over"):
+        selection.pick(standings, 0, passed=dict.fromkeys("ab", Incarnation(1, "0" * 8)))
+
+
 def test_a_plan_that_passes_over_who_has_not_left_is_refused_by_name() -> None:
     store = MemoryStore()
     everybody = [site.join() for site in sites(store, "abc", selector=Uniform(), cohort=1)]
@@ -857,6 +868,8 @@ def forgeries(document: dict[str, Any]) -> dict[str, dict[str, Any]]:
         "a round to come": changed(last_selected=[5, -1, -1], selected=[1, 0, 0]),
         "another pick": {**document, "picked": [other]},
         "a stranger picked": {**document, "picked": ["x"]},
+        "everybody passed over": {**document, "passed": dict.fromkeys("abc", "000100000000")},
+        "passed over in a list": {**document, "passed": ["a"]},
         "everybody picked": {**document, "picked": ["a", "b", "c"]},
     }
 

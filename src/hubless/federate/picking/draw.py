@@ -65,6 +65,9 @@ class Selection:
         """Who trains in round `number`, the same wherever it is asked; nobody of those `passed`."""
         passed, standings = dict(passed or {}), dict(sorted(standings.items()))
         names = [name for name in standings if name not in passed]
+        if not names:
+            # a selector need not know what to do with nobody, and a forged plan may ask for that
+            raise SelectionError(f"round {number} has no cohort: all members were passed over")
         roster = _roster(standings, names, number if round is None else round)
         cohort = min(self.cohort, len(names))
         rng = stream(self.seed, "pick", *purpose, number)

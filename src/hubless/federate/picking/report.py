@@ -58,10 +58,10 @@ class Reporter:
         self._ledger = Ledger(1)
         one = Ledger(1)
         check_mechanism(mechanism)
-        known = cast("SparseVector | Additive", mechanism)
-        costs = [known.cost]
-        if isinstance(known, SparseVector):
-            costs.append(known.fresh.cost)
+        priced = cast("SparseVector | Additive", mechanism)
+        costs = [priced.cost]
+        if isinstance(priced, SparseVector):
+            costs.append(priced.fresh.cost)
         for cost in costs:
             one.pay(_MYSELF, cost)
         one.spent()  # what composing costs needs is missed now rather than in the midst of a run
