@@ -46,14 +46,15 @@ def member(args: argparse.Namespace) -> None:
     test = {name: torch.from_numpy(data.test.columns[name].copy()) for name in ("x", "y")}
     model = module("2nn")
     optimizer, loss = torch.optim.SGD(model.parameters(), RATE), nn.CrossEntropyLoss()
-    terms = {"mode": args.mode, "strategy": kinds()[args.strategy](), "model": model}
-    if args.mode == "async":
-        # of those few that are new, most may be hostile
-        terms |= {"peers": "all"}
+    # of those few that are new, most may be hostile
+    pace: hubless.Anytime | hubless.Rounds = hubless.Anytime(peers="all")
     if args.mode == "sync":
-        terms |= {"members": args.members, "deadline": 600.0}
+        pace = hubless.Rounds(members=args.members)
+    strategy = kinds()[args.strategy]()
     rng = np.random.default_rng([args.seed, args.index])
-    with hubless.join(args.folder, f"site-{args.index}", **terms) as federation:
+    with hubless.join(
+        args.folder, f"site-{args.index}", pace=pace, strategy=strategy, model=model
+    ) as federation:
         for _ in range(args.rounds):
             before = [param.detach().clone() for param in model.parameters()]
             for some in np.array_split(rng.permutation(len(y)), max(1, len(y) // BATCH)):

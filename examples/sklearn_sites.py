@@ -48,7 +48,7 @@ def site(number: int) -> tuple[float, float]:
     together = fitted(mine)
     names = [f"site-{i}" for i in range(SITES)]
     with hubless.join(
-        "memory://sklearn", names[number], mode="sync", members=names, deadline=60
+        "memory://sklearn", names[number], pace=hubless.Rounds(members=names, deadline=60)
     ) as federation:
         for _ in range(EPOCHS):
             fitted(mine, alone)

@@ -33,11 +33,8 @@ def member(name: str) -> bytes:
     federation = hubless.join(
         "memory://sync-rounds",
         name,
-        mode="sync",
-        members=MEMBERS,
-        quorum=2,
-        deadline=DEADLINE,
-        on_event=listen,
+        pace=hubless.Rounds(members=MEMBERS, quorum=2, deadline=DEADLINE),
+        events=listen,
     )
     while federation.version < ROUNDS:
         if name == "cyd" and federation.version == 2:

@@ -42,7 +42,9 @@ def rounds(args: Any) -> dict[str, Any]:
 
     def member(index: int) -> None:
         store = Metered(FolderStore(args.folder / "rounds"))
-        with hubless.join(store, f"member-{index}", mode="sync", members=args.members) as joined:
+        with hubless.join(
+            store, f"member-{index}", pace=hubless.Rounds(members=args.members)
+        ) as joined:
             params = {"w": np.full(args.params, index, np.float32)}
             # the first ones touch memory for the first time, and have fewer rounds to list
             for _ in range(4):

@@ -11,6 +11,11 @@ if TYPE_CHECKING:
     from hubless.errors import HublessError as HublessError
     from hubless.federate.federation import Federation as Federation
     from hubless.federate.join import join as join
+    from hubless.federate.pace import Anytime as Anytime
+    from hubless.federate.pace import Rounds as Rounds
+    from hubless.federate.picking.draw import Selection as Selection
+    from hubless.federate.picking.participation import Participation as Participation
+    from hubless.federate.rounds.deadline import Adaptive as Adaptive
     from hubless.simulate.callbacks import BestModel as BestModel
     from hubless.simulate.callbacks import Checkpoint as Checkpoint
     from hubless.simulate.callbacks import EarlyStop as EarlyStop
@@ -20,6 +25,7 @@ if TYPE_CHECKING:
     from hubless.simulate.times import Buffered as Buffered
     from hubless.simulate.times import Devices as Devices
     from hubless.simulate.times import Pace as Pace
+    from hubless.store.bucket import Bucket as Bucket
     from hubless.strategy.base import Strategy as Strategy
     from hubless.strategy.bulyan import Bulyan as Bulyan
     from hubless.strategy.centredclipping import CentredClipping as CentredClipping
@@ -47,7 +53,10 @@ __version__ = "0.1.0"
 _HOMES = {
     "Adam": "train.optimizers",
     "AdamW": "train.optimizers",
+    "Adaptive": "federate.rounds.deadline",
+    "Anytime": "federate.pace",
     "BestModel": "simulate.callbacks",
+    "Bucket": "store.bucket",
     "Buffered": "simulate.times",
     "Bulyan": "strategy.bulyan",
     "CentredClipping": "strategy.centredclipping",
@@ -71,10 +80,13 @@ _HOMES = {
     "MultiKrum": "strategy.multikrum",
     "NormBound": "strategy.normbound",
     "Pace": "simulate.times",
+    "Participation": "federate.picking.participation",
     "Population": "data.population",
     "Ray": "simulate.engine.ray",
     "Recipe": "train.recipe",
+    "Rounds": "federate.pace",
     "SGD": "train.optimizers",
+    "Selection": "federate.picking.draw",
     "Simulation": "simulate.simulation",
     "Strategy": "strategy.base",
     "Task": "train.task",

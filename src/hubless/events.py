@@ -7,11 +7,13 @@ import logging
 import math
 import numbers
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
+
+from hubless.errors import HublessError
 
 logger = logging.getLogger("hubless")
 
@@ -36,6 +38,8 @@ class Event:
 
 
 Listener: TypeAlias = Callable[[Event], None]
+Listeners: TypeAlias = "Listener | str | Path | Iterable[Listener | str | Path]"
+"""A listener, a file for events as JSON lines, or several of these."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -240,8 +244,8 @@ class Events:
     nothing
     """
 
-    def __init__(self, listeners: list[Listener] | None = None) -> None:
-        self.listeners: list[Listener] = list(listeners or [])
+    def __init__(self, listeners: Sequence[Listener] = ()) -> None:
+        self.listeners: list[Listener] = list(listeners)
 
     def emit(self, event: Event) -> None:
         """Tell everyone."""
@@ -269,6 +273,20 @@ def listening(listener: Listener) -> Iterator[None]:
         yield
     finally:
         _everywhere.remove(listener)
+
+
+def listeners_of(events: Listeners) -> list[Listener]:
+    """What a run is told with `events=`, as a list: listeners, and files that they are to write."""
+    each: list[Any] = [events]
+    if isinstance(events, Iterable) and not isinstance(events, str | Path):
+        each = list(events)
+    for one in each:
+        if not (callable(one) or isinstance(one, str | Path)):
+            raise HublessError(
+                "events= takes a function that is called with each event, a file for them, or a "
+                f"list of these, not {one!r}"
+            )
+    return [to_file(one) if isinstance(one, str | Path) else one for one in each]
 
 
 def to_file(path: str | Path) -> Listener:

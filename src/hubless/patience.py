@@ -10,6 +10,8 @@ from typing import Protocol
 
 _INSTANT = 1e-6
 """Fewer seconds than these are none: they may be too few for a clock to move."""
+LONGEST = 1e9
+"""Whoever waits longer waits for ever."""
 
 
 class Clock(Protocol):

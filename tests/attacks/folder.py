@@ -46,7 +46,7 @@ def check_untouched(scene: Scene, *allowed: str) -> None:
 def try_to_join(scene: Scene, client: str) -> hubless.Federation | None:
     """Join where that may well be refused, which then has to name the reason."""
     name = f"join as {client}"
-    return scene.call(name, lambda: hubless.join(scene.url, client, patience=2.0))
+    return scene.call(name, lambda: hubless.join(hubless.Bucket(scene.url, patience=2.0), client))
 
 
 def step(scene: Scene, member: hubless.Federation, model: Params, name: str = "") -> Params | None:

@@ -108,7 +108,7 @@ def a_plan_of_brackets(scene: Scene) -> None:
     nested = b"{}," * (20 << 20) + b"{}"
     body = b'{"included": [' + nested + b'], "before": null, "by": "", "nonce": ""}'
     scene.put(keys.plan_key(0, 0), body)
-    terms = "mode='sync', members=['a', 'm'], quorum=1, deadline=2.0"
+    terms = "pace=hubless.Rounds(['a', 'm'], quorum=1, deadline=2.0)"
     used = memory_of(scene, f"join({terms}).step(model, examples=10)")
     if used is not None and used > 400:
         scene.harmed(f"a plan of 60 MiB took {used} MiB of memory")
@@ -155,7 +155,6 @@ def made_up_memory(scene: Scene) -> None:
     strategy, life = hubless.FedAvgM(), Incarnation(1, "11111111")
     a = scene.join(
         "a",
-        mode="sync",
         members=["a", "m"],
         deadline=4.0,
         strategy=strategy,

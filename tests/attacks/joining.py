@@ -7,17 +7,17 @@ from typing import Any
 
 import numpy as np
 
-import hubless
 from hubless import events
 from hubless.federate import keys
 from hubless.privacy.mechanisms import Count
 from tests.attacks.scene import Scene, attack, params
+from tests.support.joining import joined
 
 
 def _agreement(scene: Scene, **changed: Any) -> bytes:
     """A federation's record as a member writes it, changed."""
     scene.delete(*scene.keys())
-    with hubless.join(scene.url, "founder", **scene.options) as founder:
+    with joined(scene.url, "founder", **scene.options) as founder:
         founder.step(params(1.0), examples=1)
     document = {**json.loads(scene.get(keys.FEDERATION)), **changed}
     scene.delete(*scene.keys())
@@ -53,10 +53,10 @@ def escapes_in_a_record(scene: Scene) -> None:
     for changed in ({"mode": evil}, {"strategy": evil, "mode": "sync"}, {"hubless": evil}):
         scene.put(keys.FEDERATION, _agreement(scene, **changed))
 
-        mode: Any = {"mode": "sync", "members": ["a"]} if "strategy" in changed else {}
+        mode: Any = {"members": ["a"]} if "strategy" in changed else {}
 
         def join(mode: Any = mode) -> None:
-            with hubless.join(scene.url, "a", **mode, **scene.options) as a:
+            with joined(scene.url, "a", **mode, **scene.options) as a:
                 a.step(params(1.0), examples=1)
 
         scene.call(f"join {changed}", join)

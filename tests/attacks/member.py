@@ -23,7 +23,7 @@ from tests.attacks.rounds import check_round, check_same, forge_slices, play_rou
 from tests.attacks.scene import Scene, attack, params
 
 LIFE = keys.Incarnation(1, "11111111")
-TRIO: dict[str, Any] = {"mode": "sync", "members": ["a", "b", "m"], "quorum": 2, "deadline": 1.0}
+TRIO: dict[str, Any] = {"members": ["a", "b", "m"], "quorum": 2, "deadline": 1.0}
 
 
 def trio(scene: Scene, **more: Any) -> tuple[hubless.Federation, hubless.Federation]:
@@ -134,7 +134,6 @@ def the_last_rounds(scene: Scene) -> None:
 def a_roster_of_its_own(scene: Scene) -> None:
     names = ["a", "b", "m"]
     terms: dict[str, Any] = {
-        "mode": "sync",
         "members": names,
         "deadline": 2.0,
         "selector": Activity("sqrt"),
@@ -157,7 +156,7 @@ def a_roster_of_its_own(scene: Scene) -> None:
 
 @attack("M5", "a member that delivers, and publishes a slice that is wrong")
 def a_slice_of_its_own_that_is_wrong(scene: Scene) -> None:
-    a = scene.join("a", mode="sync", members=["a", "m"], deadline=5.0)
+    a = scene.join("a", members=["a", "m"], deadline=5.0)
     # two blocks, and so a slice for each of them
     honest = params(3.0, 1 << 19)
     forged.update(scene, "m", honest, life=LIFE, round=0)
@@ -201,7 +200,7 @@ def examples_at_the_edges(scene: Scene) -> None:
 def taken_away_in_the_middle(scene: Scene) -> None:
     size = 3 << 18
     view = View(scene)
-    terms: dict[str, Any] = {"mode": "sync", "members": ["a", "b", "m"], "deadline": 3.0}
+    terms: dict[str, Any] = {"members": ["a", "b", "m"], "deadline": 3.0}
     # b is slow: it has not seen m's slice when m takes it away
     view.hides = lambda key: "/slices-" in key and "=m=" in key
     a, b, m = scene.join("a", **terms), scene.join("b", view, **terms), scene.join("m", **terms)

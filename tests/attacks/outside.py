@@ -128,8 +128,8 @@ def secrets_in_addresses(scene: Scene) -> None:
         for name, (place, more) in ways.items():
             scene.call(
                 name,
-                lambda place=place, more=more: hubless.join(  # type: ignore[misc]
-                    place, "a", patience=2.0, on_event=said.append, **more
+                lambda place=place, more=more: hubless.join(
+                    hubless.Bucket(place, patience=2.0, **more), "a", events=said.append
                 ),
                 deadline=5.0,
             )

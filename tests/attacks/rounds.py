@@ -21,8 +21,8 @@ from hubless.signature import Signature
 from tests.attacks import forged
 from tests.attacks.scene import FOLDER, Params, Scene, attack, params
 
-PAIR: dict[str, Any] = {"mode": "sync", "members": ["a", "b"], "deadline": 3.0}
-ALONE: dict[str, Any] = {"mode": "sync", "members": ["a"], "deadline": 3.0}
+PAIR: dict[str, Any] = {"members": ["a", "b"], "deadline": 3.0}
+ALONE: dict[str, Any] = {"members": ["a"], "deadline": 3.0}
 
 
 def pair(scene: Scene, **more: Any) -> tuple[hubless.Federation, hubless.Federation]:
@@ -381,7 +381,7 @@ def rounds_are_deleted(scene: Scene) -> None:
     open="Where `members=` is a number, strangers count as members.",
 )
 def strangers_are_counted(scene: Scene) -> None:
-    a = scene.join("a", mode="sync", members=3, deadline=3.0)
+    a = scene.join("a", members=3, deadline=3.0)
     for name in ("x", "y"):
         forged.update(scene, name, params(100.0), round=0, examples=10)
     result = scene.call("a steps", lambda: a.step(params(1.0), examples=10), deadline=3.0)

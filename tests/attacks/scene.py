@@ -27,6 +27,7 @@ from hubless import events
 from hubless.errors import HublessError
 from hubless.store import open_store
 from hubless.store.base import Store
+from tests.support.joining import joined
 
 T = TypeVar("T")
 Place = Literal["folder", "s3"]
@@ -119,7 +120,7 @@ class Scene:
         terms = {**self.options, **terms} if at is None else terms
         federation = self.call(
             f"join as {client}",
-            lambda: hubless.join(at or self.url, client, on_event=said.append, **terms),
+            lambda: joined(at or self.url, client, events=said.append, **terms),
             deadline=terms["patience"],
         )
         if federation is None:

@@ -74,7 +74,7 @@ def the_last_life_in_a_members_name(scene: Scene) -> None:
 def a_name_that_is_used_up(scene: Scene) -> None:
     last = f"updates/a=00000000-{Incarnation(9999, 'badbadba')}-10-0-{'0' * 12}.safetensors"
     scene.put(last)
-    scene.call("join as a", lambda: hubless.join(scene.url, "a", **scene.options))
+    scene.call("join as a", lambda: hubless.join(hubless.Bucket(scene.url, **scene.options), "a"))
     scene.check_named(last)
 
 

@@ -133,7 +133,7 @@ def a_peer_tells_of_others(scene: Scene) -> None:
 
 @attack("L20", "a huge plan, of which nearly nothing is there")
 def a_sparse_plan(scene: Scene) -> None:
-    a = scene.join("a", mode="sync", members=["a"])
+    a = scene.join("a", members=["a"])
     for value in (1.0, 2.0):
         a.step(params(value), examples=10, metrics={"loss": value})
     scene.put(keys.plan_key(2, 0), bytes(65 << 20))

@@ -107,7 +107,10 @@ def test_pull_from_rounds_gives_the_newest_complete_one(
 ) -> None:
     def member(index: int) -> None:
         with hubless.join(
-            tmp_path / "run", f"m{index}", mode="sync", members=2, strategy=hubless.FedAdam()
+            tmp_path / "run",
+            f"m{index}",
+            pace=hubless.Rounds(members=2),
+            strategy=hubless.FedAdam(),
         ) as joined:
             for value in (1.0, 3.0):
                 result.append(joined.step(params(value + index), examples=1)["w"])

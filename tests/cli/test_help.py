@@ -60,7 +60,7 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["ls", "folder", "--unknown"],
         ["join", "folder"],
         ["join", "folder", "train.py", "--every", "0"],
-        ["join", "folder", "train.py", "--mode", "sometimes"],
+        ["join", "folder", "train.py", "--quorum", "some"],
         ["new", "--kind", "other"],
         ["watch", "folder", "--port", "1"],
         ["watch", "folder", "--json"],

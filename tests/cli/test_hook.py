@@ -264,7 +264,7 @@ def test_what_cannot_be_counted_has_to_be_said(tmp_path: Path) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     heard: list[events.Event] = []
     with hubless.join(
-        tmp_path, "a", model=model, optimizer=optimizer, every=2, on_event=heard.append
+        tmp_path, "a", model=model, optimizer=optimizer, every=2, events=heard.append
     ) as federation:
         step(optimizer)
         with pytest.raises(ParamsError, match="examples="):

@@ -112,7 +112,7 @@ def test_the_saved_file_is_the_federations_model(folder: Path, mode: str) -> Non
     (folder / "digits.py").write_text(DIGITS)
     images, labels = map(torch.tensor, load_digits(return_X_y=True))
     torch.save((images.float() / 16, labels), folder / "digits.pt")
-    words = ["join", "meeting", "digits.py", "--every", "25", "--mode", mode]
+    words = ["join", "meeting", "digits.py", "--every", "25"]
     words += ["--members", "2"] if mode == "sync" else []
     last = [*words, "--client", "b", "--events", "b.jsonl"]
     if mode == "sync":
@@ -150,7 +150,7 @@ def test_a_file_that_no_event_can_go_to_is_refused_before_joining(folder: Path) 
 
 
 def test_in_rounds_both_save_the_same_params(folder: Path) -> None:
-    rounds = ["--mode", "sync", "--members", "a,b", "--deadline", "200", "--strategy", "fedavgm"]
+    rounds = ["--members", "a,b", "--deadline", "200", "--strategy", "fedavgm"]
     common = ["join", "meeting", "train.py", "--every", "20", *rounds]
     a = start(*common, "--client", "a", "--examples", "1", "a", "1", "90", cwd=folder)
     b = start(*common, "--client", "b", "--examples", "3", "--", "b", "-1", "90", cwd=folder)
@@ -227,7 +227,7 @@ def test_a_script_that_fails_shares_nothing_more(folder: Path) -> None:
 
 
 def test_the_last_params_that_were_not_taken_in_are_said_and_3(folder: Path) -> None:
-    rounds = ["--mode", "sync", "--members", "2", "--deadline", "0.5"]
+    rounds = ["--members", "2", "--deadline", "0.5"]
     words = ["join", "meeting", "train.py", "--client", "a", *rounds, "--every", "1000"]
     ran = hubless(*words, "a", "1", "10", cwd=folder)
     assert ran.returncode == 3, ran.stderr
@@ -254,7 +254,9 @@ def test_a_model_of_another_shape_is_refused_by_name(folder: Path) -> None:
         (["--selector", "uniform"], "--selector and --cohort go together"),
         (["--selector", "active", "--cohort", "1"], "which a script that knows nothing of it"),
         (["--client", "bad/name"], "client name 'bad/name' cannot be used"),
-        (["--members", "3"], 'go with mode="sync"'),
+        (["--deadline", "3"], "--deadline goes with --members or --quorum"),
+        (["--members", "3", "--deadline", "soon"], "a number of seconds, or adaptive"),
+        (["--members", "3", "--deadline", "adaptive"], "an adaptive deadline"),
         (["--option", "region"], "--option takes KEY=VALUE"),
     ],
 )

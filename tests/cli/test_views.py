@@ -22,7 +22,7 @@ def run(tmp_path: Path) -> Path:
     (tmp_path / "run").mkdir()
     for name in ("site-a", "site-b"):
         listener = to_file(tmp_path / "run" / "events.jsonl")
-        with package.join(tmp_path / "meeting", name, on_event=listener) as joined:
+        with package.join(tmp_path / "meeting", name, events=listener) as joined:
             for loss in (0.5, 0.25):
                 joined.step({"w": np.ones(2)}, examples=5, metrics={"loss": loss})
     return tmp_path

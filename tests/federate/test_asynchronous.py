@@ -49,7 +49,10 @@ def test_an_update_counts_once_and_nothing_unchanged_is_downloaded(tmp_path: Pat
 
 
 def test_all_peers_can_be_averaged_in_every_time(tmp_path: Path) -> None:
-    with hubless.join(tmp_path, "a") as a, hubless.join(tmp_path, "b", peers="all") as b:
+    with (
+        hubless.join(tmp_path, "a") as a,
+        hubless.join(tmp_path, "b", pace=hubless.Anytime(peers="all")) as b,
+    ):
         a.step(params(1.0), examples=1)
         for value in (3.0, 7.0):
             assert np.allclose(b.step(params(value), examples=1)["w"], (1 + value) / 2)
@@ -62,7 +65,7 @@ def test_a_member_that_returns_goes_on_counting_and_can_pull_what_all_have(tmp_p
         b.step(params(5.0), examples=3)
         sequence, version = a.member.sequence, a.version
     said: list[events.Event] = []
-    with hubless.join(tmp_path, "a", on_event=said.append) as again:
+    with hubless.join(tmp_path, "a", events=said.append) as again:
         (joined,) = said
         assert isinstance(joined, events.Joined)
         assert joined.resumed
@@ -85,7 +88,7 @@ def test_staleness_is_known_to_the_strategy(tmp_path: Path) -> None:
     strategy = hubless.FedAvg(ByStaleness(Decay("polynomial", a=1.0)))
     with (
         hubless.join(tmp_path, "slow") as slow,
-        hubless.join(tmp_path, "fast", strategy=strategy, on_event=said.append) as fast,
+        hubless.join(tmp_path, "fast", strategy=strategy, events=said.append) as fast,
     ):
         for _ in range(3):
             fast.step(params(1.0), examples=1)
@@ -140,12 +143,14 @@ def test_only_what_matches_the_patterns_is_shared(tmp_path: Path) -> None:
 
 def test_every_and_participation_leave_calls_out(tmp_path: Path) -> None:
     said: list[events.Event] = []
-    with hubless.join(tmp_path, "a", every=3, on_event=said.append) as a:
+    with hubless.join(tmp_path, "a", every=3, events=said.append) as a:
         for _ in range(9):
             a.step(params(1.0, 10), examples=1)
     assert len([e for e in said if isinstance(e, events.Pushed)]) == 3
     said.clear()
-    with hubless.join(tmp_path, "b", participation=0.4, seed=1, on_event=said.append) as b:
+    with hubless.join(
+        tmp_path, "b", who=hubless.Participation(0.4, seed=1), events=said.append
+    ) as b:
         for _ in range(200):
             b.step(params(1.0, 10), examples=1)
     pushed = len([e for e in said if isinstance(e, events.Pushed)])
@@ -182,7 +187,7 @@ def test_a_member_that_is_offline_trains_on_and_catches_up() -> None:
     said: list[events.Event] = []
     with (
         hubless.join(store, "a") as a,
-        hubless.join(store, "b", patience=0.05, on_event=said.append) as b,
+        hubless.join(hubless.Bucket(store, patience=0.05), "b", events=said.append) as b,
     ):
         a.step(params(1.0), examples=1)
         store.online = False
@@ -264,7 +269,7 @@ def test_a_process_that_takes_one_step_draws_its_participation_anew_each_time() 
     said: list[events.Event] = []
     store = MemoryStore()
     for _ in range(40):
-        with hubless.join(store, "a", participation=0.5, on_event=said.append) as a:
+        with hubless.join(store, "a", who=hubless.Participation(0.5), events=said.append) as a:
             a.step(params(1.0, 10), examples=1)
     assert 10 <= len([e for e in said if isinstance(e, events.Pushed)]) <= 30
 
@@ -294,7 +299,7 @@ class Outrun(MemoryStore):
 def test_a_peer_that_cannot_be_read_fast_enough_is_named_and_tried_again() -> None:
     store = Outrun()
     said: list[events.Event] = []
-    with hubless.join(store, "a") as a, hubless.join(store, "b", on_event=said.append) as b:
+    with hubless.join(store, "a") as a, hubless.join(store, "b", events=said.append) as b:
         a.step(params(1.0), examples=1)
         store.peer = a
         mine = params(5.0)

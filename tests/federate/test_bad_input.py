@@ -82,7 +82,7 @@ def test_async_refuses_a_bad_update_by_name_and_goes_on(what: str, tmp_path: Pat
     store = FolderStore(tmp_path)
     with (
         hubless.join(tmp_path, "alice") as alice,
-        hubless.join(tmp_path, "bob", on_event=said.append) as bob,
+        hubless.join(tmp_path, "bob", events=said.append) as bob,
     ):
         alice.step(params(2.0), examples=50)
         bad = key("mallory", params())
@@ -106,7 +106,7 @@ def test_sync_leaves_a_bad_update_out_and_all_agree(what: str, tmp_path: Path) -
 
     def take_part(client: str, value: float) -> np.ndarray[Any, Any]:
         with hubless.join(
-            tmp_path, client, mode="sync", members=names, on_event=said.append
+            tmp_path, client, pace=hubless.Rounds(members=names), events=said.append
         ) as member:
             result: np.ndarray[Any, Any] = member.step(params(value), examples=50)["w"]
             return result
@@ -184,14 +184,13 @@ def test_a_model_that_changes_shape_on_the_way_is_refused(tmp_path: Path) -> Non
 def test_modes_and_strategies_do_not_mix(tmp_path: Path) -> None:
     hubless.join(tmp_path / "a", "alice", model=params())
     with pytest.raises(errors.FederationError, match="runs in mode 'async'"):
-        hubless.join(tmp_path / "a", "bob", mode="sync", members=2)
-    hubless.join(tmp_path / "b", "alice", mode="sync", members=2, model=params())
+        hubless.join(tmp_path / "a", "bob", pace=hubless.Rounds(members=2))
+    hubless.join(tmp_path / "b", "alice", pace=hubless.Rounds(members=2), model=params())
     with pytest.raises(errors.FederationError, match=r"aggregates with FedAvg.*FedAdam"):
         hubless.join(
             tmp_path / "b",
             "bob",
-            mode="sync",
-            members=2,
+            pace=hubless.Rounds(members=2),
             strategy=hubless.FedAdam(),
             model=params(),
         )
@@ -200,16 +199,13 @@ def test_modes_and_strategies_do_not_mix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mode": "both"}, "mode is 'async' or 'sync'"),
-        ({"members": 3}, 'go with mode="sync"'),
-        ({"mode": "sync"}, "members="),
-        ({"mode": "sync", "members": 3, "quorum": 4}, "quorum must be from 1 to 3"),
-        ({"mode": "sync", "members": ["bob", "carol"]}, "'alice' is not among"),
-        ({"mode": "sync", "members": 3, "participation": 0.5}, "quorum="),
-        ({"participation": 0.0}, "participation= is a number above 0"),
+        ({"pace": "rounds"}, r"Anytime\(\) or Rounds\(members"),
+        ({"pace": hubless.Rounds(3, 4)}, "quorum must be from 1 to 3"),
+        ({"pace": hubless.Rounds(["bob", "carol"])}, "'alice' is not among"),
+        ({"pace": hubless.Rounds(3), "who": hubless.Participation(0.5)}, "quorum="),
+        ({"who": 0.5}, "who= says who takes part"),
         ({"every": 0}, "every= is a whole number of at least 1"),
         ({"share": "w"}, r"share=\['w'\]"),
-        ({"peers": "some"}, "peers is 'new' or 'all'"),
         ({"optimizer": object()}, "optimizer= needs model="),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_damaged_plan_is_refused_by_name_and_binds_nobody(index: int, tmp_path
     ).key
     FolderStore(tmp_path).put(plan_key(0, 0), [plans(key)[index]])
     heard: list[events.Event] = []
-    with hubless.join(tmp_path, "a", mode="sync", members=1, on_event=heard.append) as a:
+    with hubless.join(tmp_path, "a", pace=hubless.Rounds(members=1), events=heard.append) as a:
         assert (a.step(params(2.0), examples=1)["w"] == 2.0).all()
     (refused,) = [e for e in heard if isinstance(e, events.RefusedUpdate)]
     assert refused.key == plan_key(0, 0)
@@ -113,7 +113,7 @@ def test_a_damaged_plan_is_refused_by_name_and_binds_nobody(index: int, tmp_path
 def test_keys_that_no_member_writes_are_not_even_looked_at(name: str) -> None:
     store = MemoryStore()
     said: list[events.Event] = []
-    with hubless.join(store, "a", on_event=said.append) as a:
+    with hubless.join(store, "a", events=said.append) as a:
         digest = Signature.of(params()).digest
         key = "updates/" + name.format(e400="9" * 400, d=digest)
         store._objects[key] = (b"x" * 500, 0.0)
@@ -172,7 +172,7 @@ def _post_metrics(folder: Path, metrics: str) -> None:
 
 def test_a_stray_slice_neither_crashes_nor_counts(tmp_path: Path) -> None:
     store = FolderStore(tmp_path)
-    with hubless.join(tmp_path, "a", mode="sync", members=1) as a:
+    with hubless.join(tmp_path, "a", pace=hubless.Rounds(members=1)) as a:
         for round_ in range(4):
             store.put(f"rounds/{round_:08d}/slices-0000/99999.safetensors", [b"x"])
             assert (a.step(params(float(round_)), examples=1)["w"] == round_).all()
@@ -189,7 +189,7 @@ def test_deep_folders_links_and_pipes_in_the_folder_do_no_harm(tmp_path: Path) -
     (tmp_path / "loop").symlink_to(tmp_path)
     (tmp_path / "root").symlink_to("/")
     os.mkfifo(tmp_path / "federation.json")
-    with hubless.join(tmp_path, "a", patience=0.1) as a:
+    with hubless.join(hubless.Bucket(tmp_path, patience=0.1), "a") as a:
         assert FolderStore(tmp_path).list("") != []
         with pytest.raises(HublessError):
             a.pull(params())
@@ -208,7 +208,7 @@ def test_a_limit_is_the_same_for_own_and_peers_params(tmp_path: Path) -> None:
     with hubless.join(tmp_path, "b", limit=1e6) as b, pytest.raises(ParamsError):
         b.step(params(50.0), examples=1)
     for limit in (0.0, float("nan"), float("inf")):
-        with pytest.raises(FederationError, match="limit must be"):
+        with pytest.raises(FederationError, match="limit= is a number"):
             hubless.join(tmp_path, "c", limit=limit)
 
 
@@ -216,10 +216,10 @@ def test_an_update_that_a_given_up_step_left_counts_once(tmp_path: Path) -> None
     from concurrent.futures import ThreadPoolExecutor
 
     said: list[events.Event] = []
-    terms: dict[str, Any] = {"mode": "sync", "members": ["a", "b"], "deadline": 0.2}
+    pace = hubless.Rounds(members=["a", "b"], deadline=0.2)
     with (
-        hubless.join(tmp_path, "a", on_event=said.append, **terms) as a,
-        hubless.join(tmp_path, "b", **terms) as b,
+        hubless.join(tmp_path, "a", events=said.append, pace=pace) as a,
+        hubless.join(tmp_path, "b", pace=pace) as b,
     ):
         with pytest.raises(QuorumMissed):
             a.step(params(1.0), examples=1)
@@ -258,7 +258,7 @@ def test_an_update_that_a_given_up_step_left_counts_once(tmp_path: Path) -> None
 def test_a_weighting_without_a_text_is_refused_where_texts_are_compared(tmp_path: Path) -> None:
     strategy = hubless.FedAvg(lambda seen: seen.examples)
     with pytest.raises(FederationError, match="__repr__"):
-        hubless.join(tmp_path, "a", mode="sync", members=2, strategy=strategy)
+        hubless.join(tmp_path, "a", pace=hubless.Rounds(members=2), strategy=strategy)
 
 
 def test_what_was_pulled_counts_as_taken_in(tmp_path: Path) -> None:

@@ -17,12 +17,11 @@ SITE = """
 import sys
 import numpy as np
 import hubless
-from hubless.events import to_file
 
 name, steps, members, how = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 params = {"w": np.zeros(3)}
 federation = hubless.join(
-    "meeting", name, mode="sync", members=eval(members), deadline=%d, on_event=to_file(name),
+    "meeting", name, pace=hubless.Rounds(eval(members), deadline=%d), events=name,
 )
 with federation:
     for step in range(steps):

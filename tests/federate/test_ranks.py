@@ -44,10 +44,9 @@ LINES = (
     DATA
     + """
 import hubless
-from hubless.events import to_file
 
 with hubless.join(
-    "meeting", "a" if target > 0 else "b", mode="sync", members=2, on_event=to_file(sys.argv[2])
+    "meeting", "a" if target > 0 else "b", pace=hubless.Rounds(members=2), events=sys.argv[2]
 ) as federation:
     model = federation.start(model)
     for x in data[:4]:
@@ -93,7 +92,7 @@ def the_same_everywhere(folder: Path) -> bool:
 
 def test_scripts_of_two_ranks_each(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(SCRIPT)
-    options = ["--mode", "sync", "--members", "2", "--every", "5"]
+    options = ["--members", "2", "--every", "5"]
     a = [*COMMAND, "join", "meeting", *options, "--client", "a", "--events", "a.jsonl"]
     b = ["join", "meeting", *options, "--client", "b", "train.py", "-1"]
     (_, said), _ = ended(

@@ -256,14 +256,17 @@ class _Watched(Wrapping):
 
 def _play(places: dict[str, Any], options: dict[str, Any], mode: str, rounds: int = 5) -> None:
     """All members take part in several rounds; the last ends with the mean of what they share."""
-    rules: dict[str, Any] = {"mode": mode}
+    rules: dict[str, Any] = {}
     if mode == "sync":
-        rules |= {"members": list(places), "strategy": hubless.FedAvgM(), "deadline": 60.0}
+        pace = hubless.Rounds(members=list(places), deadline=60.0)
+        rules = {"pace": pace, "strategy": hubless.FedAvgM()}
 
     def member(client: str) -> list[Any]:
         value = float(sorted(places).index(client))
         opened = options.get(client)
-        with hubless.join(places[client], client, **rules, options=opened) as federation:
+        with hubless.join(
+            hubless.Bucket(places[client], options=opened), client, **rules
+        ) as federation:
             for _ in range(rounds):
                 model = {"w": np.full(4, value, np.float32)}
                 result = federation.step(model, examples=10)

@@ -125,7 +125,9 @@ def test_what_is_not_the_model_as_it_is_now_is_left_alone(meeting: Path, tmp_pat
 
 def test_a_file_is_written_although_the_others_are_out_of_reach(tmp_path: Path) -> None:
     model, said = nn.Linear(2, 1), []
-    federation = hubless.join(tmp_path / "meeting", "a", mode="sync", members=2, deadline=0.3)
+    federation = hubless.join(
+        tmp_path / "meeting", "a", pace=hubless.Rounds(members=2, deadline=0.3)
+    )
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook = FirstOptimizer(federation, every=100, say=said.append)
     with watching(hook):

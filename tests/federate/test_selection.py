@@ -49,6 +49,7 @@ from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
 from hubless.testing.metered import Metered
 from tests.support.frequencies import fits, successive
+from tests.support.joining import joined
 from tests.support.waiting import until
 
 NOTHING: Listing = parse_listing([])
@@ -111,7 +112,7 @@ class Site:
 
     def join(self, **changed: Any) -> Site:
         terms = {**self.terms, **changed}
-        self.member = hubless.join(self.store, self.client, on_event=self.said.append, **terms)
+        self.member = joined(self.store, self.client, events=self.said.append, **terms)
         return self
 
     def step(self, value: float = 1.0, **said: Any) -> Any:
@@ -155,7 +156,7 @@ def next_cohort(site: Site, number: int) -> tuple[str, ...]:
 
 
 def sites(store: Any, names: str, **terms: Any) -> list[Site]:
-    terms = {"mode": "sync", "members": list(names), "deadline": 20.0, **terms}
+    terms = {"members": list(names), "deadline": 20.0, **terms}
     return [Site(store, name, **terms) for name in names]
 
 
@@ -184,7 +185,7 @@ def test_a_key_with_a_valuation_that_is_no_number_is_no_update(digits: str) -> N
 
 @pytest.mark.parametrize("mode", ["async", "sync"])
 def test_a_valuation_is_published_where_one_is_given(mode: str, store: Store) -> None:
-    terms = {"mode": "sync", "members": 1} if mode == "sync" else {}
+    terms = {"members": 1} if mode == "sync" else {}
     site = Site(store, "a", **terms).join()
     site.step(examples=7)
     assert survey(store)[1][0].valuation is None
@@ -740,7 +741,7 @@ def test_valuations_from_keys_decide_who_trains_under_active_selection(store: St
 
 
 def test_a_selector_by_value_without_a_valuation_is_an_error_that_says_what_to_give() -> None:
-    for mode in ({}, {"mode": "sync", "members": ["a", "b"]}):
+    for mode in ({}, {"members": ["a", "b"]}):
         site = Site(MemoryStore(), "a", selector=Active(), cohort=1, **mode).join()
         with pytest.raises(ParamsError, match=r"valuation=\.\.\."):
             site.step()
@@ -764,19 +765,21 @@ def test_a_selector_by_value_without_a_valuation_is_an_error_that_says_what_to_g
 def test_members_that_would_pick_others_are_refused_at_join(
     changed: dict[str, Any], said: str, shared: bool, store: Store
 ) -> None:
-    terms: dict[str, Any] = {"mode": "sync", "members": list("abc"), "model": params()}
+    terms: dict[str, Any] = {"members": list("abc"), "model": params()}
     terms |= {"selector": Uniform(), "cohort": 2}
-    hubless.join(store, "a", **terms)
+    joined(store, "a", **terms)
     if not shared:
         del terms["model"]
     with pytest.raises(FederationError, match=f"(?s){said}"):
-        hubless.join(store, "b", **{**terms, **changed})
+        joined(store, "b", **{**terms, **changed})
 
 
 def test_a_selector_where_the_federation_has_none_is_refused(store: Store) -> None:
-    hubless.join(store, "a", mode="sync", members=["a", "b"], model=params())
+    hubless.join(store, "a", pace=hubless.Rounds(members=["a", "b"]), model=params())
     with pytest.raises(FederationError, match="nobody: all members train.*Uniform"):
-        hubless.join(store, "b", mode="sync", members=["a", "b"], selector=Uniform(), cohort=1)
+        hubless.join(
+            store, "b", pace=hubless.Rounds(members=["a", "b"]), who=hubless.Selection(Uniform(), 1)
+        )
 
 
 class Nameless:
@@ -784,24 +787,20 @@ class Nameless:
         return np.arange(k)
 
 
-NAMED = {"mode": "sync", "members": ["a", "b", "c"]}
+NAMED = {"members": ["a", "b", "c"]}
 
 
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"selector": Uniform()}, "selector= and cohort= go together"),
-        ({"cohort": 2}, "selector= and cohort= go together"),
-        ({"unpicked": "train"}, "unpicked= goes with selector="),
         ({"selector": Uniform(), "cohort": 1, "unpicked": "leave"}, "'wait' or 'train'"),
         ({"selector": "uniform", "cohort": 1}, "takes a selector.*named"),
         ({"selector": Uniform(), "cohort": 0}, "at least 1"),
         ({"selector": Uniform(), "cohort": 1.5}, "whole number"),
-        ({"selector": Uniform(), "cohort": 1, "participation": 0.5}, "leave one of them out"),
         ({"selector": OptimalSampling(), "cohort": 1}, "only simulations do that"),
         ({"selector": Activity("n", "exact", True), "cohort": 1, **NAMED}, "only simulations"),
-        ({"selector": Uniform(), "cohort": 1, "mode": "sync", "members": 3}, "members=.names."),
-        ({"selector": Uniform(), "cohort": 1, "mode": "sync", "quorum": 1}, "members=.names."),
+        ({"selector": Uniform(), "cohort": 1, "members": 3}, "members=.names."),
+        ({"selector": Uniform(), "cohort": 1, "quorum": 1}, "members=.names."),
         ({"selector": Uniform(), "cohort": 4, **NAMED}, "cohort=4 is more than the 3 members"),
         ({"selector": Uniform(), "cohort": 2, "quorum": 3, **NAMED}, "quorum must be from 1 to 2"),
         ({"selector": Nameless(), "cohort": 2, **NAMED}, "compare their selectors by their text"),
@@ -812,7 +811,7 @@ def test_terms_of_selection_that_make_no_sense_are_refused_at_join(
     given: dict[str, Any], said: str, store: Store
 ) -> None:
     with pytest.raises(HublessError, match=said):
-        hubless.join(store, "a", **given)
+        joined(store, "a", **given)
     assert not store.list("members/")
 
 
@@ -826,7 +825,7 @@ def test_a_selector_that_picks_nonsense_is_named(picked: list[int], store: Store
             return np.array(picked, np.int64)
 
     with pytest.raises(SelectionError, match=r"Odd\(\) picked"):
-        hubless.join(store, "a", selector=Odd(), cohort=2, **NAMED)
+        hubless.join(store, "a", pace=hubless.Rounds(**NAMED), who=hubless.Selection(Odd(), 2))
 
 
 def test_fewer_than_the_cohort_are_enough_where_the_selector_allows_for_it() -> None:
@@ -918,7 +917,7 @@ def test_a_roster_that_does_not_follow_from_the_round_before_is_noticed() -> Non
 
 def test_plans_that_are_listed_and_never_there_end_in_an_error() -> None:
     terms = {"selector": Uniform(), "cohort": 1, "clock": Instant()}
-    site = Site(MemoryStore(), "a", mode="sync", members=["a"], **terms).join()
+    site = Site(MemoryStore(), "a", members=["a"], **terms).join()
     site.step()
 
     get = site.store.get
@@ -938,12 +937,12 @@ def test_plans_that_are_listed_and_never_there_end_in_an_error() -> None:
 )
 def test_a_damaged_agreement_on_selection_is_an_error_that_says_so(selecting: Any) -> None:
     store = MemoryStore()
-    hubless.join(store, "a", model=params(), selector=Uniform(), cohort=1, **NAMED)
+    joined(store, "a", selector=Uniform(), cohort=1, model=params(), **NAMED)
     document = json.loads(store.get("federation.json"))
     store.delete(["federation.json"])
     store.put("federation.json", [json.dumps({**document, "selecting": selecting}).encode()])
     with pytest.raises(FederationError, match=r"federation\.json is damaged"):
-        hubless.join(store, "b", selector=Uniform(), cohort=1, **NAMED)
+        joined(store, "b", selector=Uniform(), cohort=1, **NAMED)
 
 
 # ------------------------------------------------------------------ asynchronous

@@ -38,7 +38,8 @@ def params(value: float) -> dict[str, Any]:
 def test_asynchronous_members_end_with_the_right_model(server: Server) -> None:
     url = f"{server.url}/{uuid.uuid4()}"
     members = [
-        hubless.join(url, f"m{i}", options=server.options, model=params(0.0)) for i in range(4)
+        hubless.join(hubless.Bucket(url, options=server.options), f"m{i}", model=params(0.0))
+        for i in range(4)
     ]
     for round_ in range(3):
         for i, member in enumerate(members):
@@ -55,12 +56,10 @@ def test_synchronous_members_end_with_the_same_bytes(server: Server) -> None:
 
     def member(index: int) -> list[bytes]:
         with hubless.join(
-            url,
+            hubless.Bucket(url, options=server.options),
             f"m{index}",
-            mode="sync",
-            members=3,
+            pace=hubless.Rounds(members=3),
             strategy=hubless.FedAvgM(),
-            options=server.options,
         ) as joined:
             rounds = [joined.step(params(float(r + index)), examples=1) for r in range(3)]
             return [result["w"].tobytes() for result in rounds]
@@ -75,12 +74,9 @@ def test_synchronous_members_end_with_the_same_bytes(server: Server) -> None:
 def test_synchronous_mode_says_why_it_will_not_run_where_conditions_are_ignored(
     server: Server,
 ) -> None:
-    with pytest.raises(UnsafeStore, match=r'overwrote an object.*mode="async"'):
+    with pytest.raises(UnsafeStore, match=r"overwrote an object.*Anytime\(\)"):
         hubless.join(
-            f"{server.url}/{uuid.uuid4()}",
+            hubless.Bucket(f"{server.url}/{uuid.uuid4()}", options=server.options),
             "a",
-            mode="sync",
-            members=3,
-            quorum=2,
-            options=server.options,
+            pace=hubless.Rounds(members=3, quorum=2),
         )

@@ -17,6 +17,7 @@ from hubless.federate.rounds.slices import Work
 from hubless.params import Array
 from hubless.signature import Block
 from hubless.store.memory import MemoryStore
+from tests.support.joining import joined
 
 LARGE = 1 << 20
 
@@ -30,9 +31,7 @@ class Sites:
         self.results: dict[str, Any] = {}
         terms = {"members": list(names), "deadline": 8.0, **terms}
         self.members = {
-            name: hubless.join(
-                self.store, name, mode="sync", on_event=self.heard[name].append, **terms
-            )
+            name: joined(self.store, name, events=self.heard[name].append, **terms)
             for name in names
         }
 

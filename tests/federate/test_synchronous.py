@@ -53,10 +53,12 @@ def test_all_members_end_every_round_with_what_the_strategy_gives(
     ]
 
     start = {"w": np.zeros(700_000, np.float32), "n": np.array(0)} if strategy.partial else None
-    terms: dict[str, Any] = {"mode": "sync", "members": 3, "strategy": strategy, "model": start}
+    pace = hubless.Rounds(members=3)
 
     def member(index: int) -> list[dict[str, Any]]:
-        with hubless.join(tmp_path, f"m{index}", **terms) as joined:
+        with hubless.join(
+            tmp_path, f"m{index}", pace=pace, strategy=strategy, model=start
+        ) as joined:
             return [joined.step(trained[r][index], examples=10 + index) for r in range(3)]
 
     results = together(3, member)
@@ -75,7 +77,7 @@ def test_two_models_of_download_per_member_at_any_number_of_members(tmp_path: Pa
 
     def member(index: int) -> tuple[int, int]:
         store = Metered(FolderStore(tmp_path))
-        with hubless.join(store, f"m{index}", mode="sync", members=8) as joined:
+        with hubless.join(store, f"m{index}", pace=hubless.Rounds(members=8)) as joined:
             # helping out those who are late costs more, and here nobody is, however slow it goes
             joined._mode._completing._help_after = float("inf")  # type: ignore[attr-defined]
             store.bytes_down = store.bytes_up = 0
@@ -98,11 +100,8 @@ def test_a_round_closes_with_a_quorum_at_the_deadline_and_the_late_one_joins_the
         with hubless.join(
             tmp_path,
             names[index],
-            mode="sync",
-            members=names,
-            quorum=2,
-            deadline=60.0,
-            on_event=said.append if index == 2 else (),
+            pace=hubless.Rounds(members=names, quorum=2, deadline=60.0),
+            events=said.append if index == 2 else (),
         ) as joined:
             if index == 2:
                 assert closed.wait(60)
@@ -150,7 +149,7 @@ def _step_late(joined: Any, number: int, mine: dict[str, Any]) -> float:
 
 def test_too_few_members_end_in_an_error_that_names_who_is_missing(tmp_path: Path) -> None:
     with hubless.join(
-        tmp_path, "a", mode="sync", members=["a", "b", "c"], quorum=2, deadline=0.2
+        tmp_path, "a", pace=hubless.Rounds(members=["a", "b", "c"], quorum=2, deadline=0.2)
     ) as a:
         mine = params(1.0, 10)
         with pytest.raises(QuorumMissed, match="1 of the 2.*missing: b, c.*untouched") as raised:
@@ -161,7 +160,7 @@ def test_too_few_members_end_in_an_error_that_names_who_is_missing(tmp_path: Pat
 
 def test_a_missed_quorum_can_be_waited_for_again(tmp_path: Path) -> None:
     def join(client: str) -> hubless.Federation:
-        return hubless.join(tmp_path, client, mode="sync", members=2, deadline=0.3)
+        return hubless.join(tmp_path, client, pace=hubless.Rounds(members=2, deadline=0.3))
 
     with join("a") as a, join("b") as b:
         with pytest.raises(QuorumMissed, match="1 not seen yet"):
@@ -186,7 +185,7 @@ def test_a_slice_whose_owner_died_is_computed_by_the_others(tmp_path: Path) -> N
     names = ["a", "b", "c"]
 
     def join(client: str) -> Any:
-        joined = hubless.join(tmp_path, client, mode="sync", members=names, deadline=60.0)
+        joined = hubless.join(tmp_path, client, pace=hubless.Rounds(members=names, deadline=60.0))
         joined._mode._completing._help_after = 0.2  # type: ignore[attr-defined]
         return joined
 
@@ -211,7 +210,7 @@ def test_a_member_that_returns_continues_from_the_last_round(
     strategy: hubless.Strategy, tmp_path: Path
 ) -> None:
     def join(client: str) -> hubless.Federation:
-        return hubless.join(tmp_path, client, mode="sync", members=2, strategy=strategy)
+        return hubless.join(tmp_path, client, pace=hubless.Rounds(members=2), strategy=strategy)
 
     a, b = join("a"), join("b")
     expected, state = None, None
@@ -231,7 +230,7 @@ def test_a_member_that_returns_continues_from_the_last_round(
 
 def test_rounds_that_are_over_are_collected(tmp_path: Path) -> None:
     def member(index: int) -> None:
-        with hubless.join(tmp_path, f"m{index}", mode="sync", members=3) as joined:
+        with hubless.join(tmp_path, f"m{index}", pace=hubless.Rounds(members=3)) as joined:
             for r in range(6):
                 joined.step(params(float(r)), examples=1)
 
@@ -246,11 +245,11 @@ def test_the_result_reaches_somebody_who_only_looks(tmp_path: Path) -> None:
     store = MemoryStore()
 
     def member(index: int) -> None:
-        with hubless.join(store, f"m{index}", mode="sync", members=2) as joined:
+        with hubless.join(store, f"m{index}", pace=hubless.Rounds(members=2)) as joined:
             joined.step(params(float(index)), examples=1)
 
     together(2, member)
-    with hubless.join(store, "m2", mode="sync", members=2) as joined:
+    with hubless.join(store, "m2", pace=hubless.Rounds(members=2)) as joined:
         assert np.allclose(joined.pull(params(9.0))["w"], 0.5)
 
 
@@ -258,7 +257,7 @@ def test_a_slice_that_was_damaged_is_computed_again(tmp_path: Path) -> None:
     store = MemoryStore()
 
     def member(index: int) -> None:
-        with hubless.join(store, f"m{index}", mode="sync", members=2) as joined:
+        with hubless.join(store, f"m{index}", pace=hubless.Rounds(members=2)) as joined:
             joined.step(params(float(index)), examples=1)
 
     together(2, member)
@@ -267,7 +266,7 @@ def test_a_slice_that_was_damaged_is_computed_again(tmp_path: Path) -> None:
     body[-5] ^= 255
     store.put(damaged.key, [body])
     said: list[events.Event] = []
-    with hubless.join(store, "m0", mode="sync", members=2, on_event=said.append) as joined:
+    with hubless.join(store, "m0", pace=hubless.Rounds(members=2), events=said.append) as joined:
         assert np.allclose(joined.pull(params(9.0))["w"], 0.5)
     (refused,) = [e for e in said if isinstance(e, events.RefusedUpdate)]
     assert refused.key == damaged.key
@@ -285,7 +284,7 @@ def test_a_server_optimizer_remembers_floats_of_different_width_side_by_side(nam
             "w": np.full(8, r + 1.0, np.float32),
         }
         # a process for each round, so that what is remembered comes from the slices
-        with hubless.join(store, "a", mode="sync", members=1, strategy=strategy) as a:
+        with hubless.join(store, "a", pace=hubless.Rounds(members=1), strategy=strategy) as a:
             result = a.step(trained, examples=1)
         arrays = {n: np.asarray(v) for n, v in trained.items()}
         expected, state = aggregate(strategy, [Update("a", arrays, 1, r)], expected, state)
@@ -321,7 +320,7 @@ def test_the_time_that_a_member_spends_on_its_own_slice_is_no_waiting_for_others
     names = ["a", "b", "c"]
 
     def join(client: str) -> Any:
-        return hubless.join(store, client, mode="sync", members=names, clock=store)
+        return hubless.join(store, client, pace=hubless.Rounds(members=names), clock=store)
 
     class Died(BaseException):
         pass

@@ -63,13 +63,7 @@ def test_the_optimizers_hook_federates_every_n_steps_and_leaves_the_loop_alone(
     model = nn.Linear(3, 1)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     federation = hubless.join(
-        tmp_path,
-        "a",
-        model=model,
-        optimizer=optimizer,
-        every=5,
-        examples=64,
-        on_event=said.append,
+        tmp_path, "a", model=model, optimizer=optimizer, every=5, examples=64, events=said.append
     )
     peer = nn.Linear(3, 1)
     with hubless.join(tmp_path, "b", model=peer) as b:

@@ -87,11 +87,11 @@ for kind in ("Tied", "Adapted", "Headed"):
     note = to_file(f"{kind}-{sys.argv[1]}")
     if sys.argv[1] == "optimizer":
         around = torch.nn.DataParallel(model)
-        with hubless.join(kind, "b", model=around, optimizer=optimizer, every=3, on_event=note):
+        with hubless.join(kind, "b", model=around, optimizer=optimizer, every=3, events=note):
             for _ in models.batches(model, optimizer, 6):
                 pass
     else:
-        with hubless.join(kind, "c", on_event=note) as federation:
+        with hubless.join(kind, "c", events=note) as federation:
             for _ in models.batches(model, optimizer, 6):
                 federation.step(model, examples=5)
 """
@@ -167,7 +167,7 @@ def test_a_model_of_which_nothing_is_trained_is_shared_as_it_is(tmp_path: Path) 
 def test_what_is_frozen_later_is_still_shared(tmp_path: Path) -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 1))
     said: list[events.Event] = []
-    with hubless.join(tmp_path, "a", on_event=said.append) as federation:
+    with hubless.join(tmp_path, "a", events=said.append) as federation:
         federation.step(model, examples=1)
         model[0].requires_grad_(False)
         federation.step(model, examples=1)

@@ -57,7 +57,7 @@ def test_without_credentials_that_is_said_in_seconds(
 ) -> None:
     began = time.monotonic()
     with pytest.raises(Denied, match="there are no credentials for this bucket") as raised:
-        hubless.join(url, "site-a", options=options)
+        hubless.join(hubless.Bucket(url, options=options), "site-a")
     # nobody is asked at length, and no patience is spent on it
     assert time.monotonic() - began < 20
     assert variable in str(raised.value)

@@ -113,17 +113,16 @@ class Member:
 
     def run(self) -> None:
         setting = self._setting
-        sync: dict[str, Any] = {}
+        pace: hubless.Anytime | hubless.Rounds = hubless.Anytime()
         if setting.mode == "sync":
-            sync = {"members": setting.members, "quorum": setting.quorum, "deadline": DEADLINE}
+            pace = hubless.Rounds(setting.members, setting.quorum, DEADLINE)
         with hubless.join(
-            setting.url,
+            hubless.Bucket(
+                setting.url, options=setting.options_of(self._client), patience=setting.patience
+            ),
             self._client,
-            mode=setting.mode,
-            options=setting.options_of(self._client),
-            patience=setting.patience,
-            on_event=self._heard,
-            **sync,
+            pace=pace,
+            events=self._heard,
         ) as federation:
             self._federation = federation
             self._note("joined", life=self._life, incarnation=str(federation.member.incarnation))

@@ -31,11 +31,11 @@ def simulated(path: Path, name: str = "simulation", rounds: int = 6, **changes: 
 def federated(folder: Path, mode: Literal["async", "sync"], steps: int = 4) -> None:
     """A real federation of three members, whose events lie in its folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    more: dict[str, Any] = {} if mode == "async" else {"members": MEMBERS, "deadline": 60}
+    pace = hubless.Anytime() if mode == "async" else hubless.Rounds(MEMBERS, deadline=60)
 
     def site(place: int, name: str) -> None:
         listener = to_file(folder / f"{name}.jsonl")
-        with hubless.join(folder, name, mode=mode, on_event=listener, **more) as federation:
+        with hubless.join(folder, name, events=listener, pace=pace) as federation:
             for step in range(steps):
                 weights = {"w": np.full(4, float(place + step), np.float32)}
                 metrics = {"loss": 1 / (step + 1) + place}

@@ -76,10 +76,11 @@ def asynchronous(url: Any, steps: int = 3, sites: int = 2, **settings: Any) -> N
 def synchronous(folder: Path, rounds: int = 3, **settings: Any) -> list[events.Event]:
     """Three members, at the same time; what they said."""
     member_events: list[events.Event] = []
+    pace = hubless.Rounds(members=3, deadline=60.0)
+    settled = {"pace": pace, "events": member_events.append, **settings}
 
     def member(index: int) -> None:
-        settled = {"members": 3, "deadline": 60.0, "on_event": member_events.append, **settings}
-        with hubless.join(folder, f"m{index}", mode="sync", **settled) as joined:
+        with hubless.join(folder, f"m{index}", **settled) as joined:
             while joined.version < rounds:
                 joined.step(
                     params(float(index)), examples=10 + index, metrics={"loss": 0.5 + index}

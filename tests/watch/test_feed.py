@@ -147,7 +147,7 @@ def test_a_federation_tells_who_joined_and_what_they_shared(tmp_path: Path) -> N
 
 def test_the_listing_tells_the_same_as_the_members(tmp_path: Path) -> None:
     member_events: list[events.Event] = []
-    runs.asynchronous(tmp_path, steps=1, on_event=member_events.append)
+    runs.asynchronous(tmp_path, steps=1, events=member_events.append)
     records = [
         json.loads(e.to_json()) for e in member_events if e.kind in ("joined", "pushed", "left")
     ]
@@ -189,10 +189,9 @@ def test_rounds_are_told_with_who_was_in_them(tmp_path: Path) -> None:
 
 
 def test_who_is_picked_is_told_from_the_plans(tmp_path: Path) -> None:
-    names = ["m0", "m1", "m2"]
-    member_events = runs.synchronous(
-        tmp_path, rounds=2, members=names, selector=Uniform(), cohort=2
-    )
+    pace = hubless.Rounds(["m0", "m1", "m2"], deadline=60.0)
+    who = hubless.Selection(Uniform(), 2)
+    member_events = runs.synchronous(tmp_path, rounds=2, pace=pace, who=who)
     drawn = {e.round: sorted(e.cohort) for e in member_events if isinstance(e, events.Picked)}
     picked = {
         r["round"]: sorted(r["cohort"])
@@ -305,7 +304,7 @@ def test_a_federation_in_a_bucket_is_watched_like_one_in_a_folder(moto_server: S
     url, options = f"{moto_server.url}/watched", moto_server.options
     with pytest.raises(FederationError, match="there is no federation"):
         open_feed(url, options=options)
-    runs.asynchronous(url, steps=2, options=options)
+    runs.asynchronous(hubless.Bucket(url, options=options), steps=2)
     feed = open_feed(url, options=options)
     records = polled(feed)
     assert sorted(kinds(records)) == ["joined"] * 2 + ["left"] * 2 + ["pushed"] * 4

@@ -34,8 +34,9 @@ def say(event):
     if isinstance(event, Pushed):
         print(event.bytes, flush=True)
 
-settings = {"members": 2, "quorum": 1, "deadline": 3.0} if mode == "sync" else {}
-with hubless.join(folder, name, mode=mode, on_event=say, **settings) as federation:
+rounds = hubless.Rounds(members=2, quorum=1, deadline=3.0)
+pace = rounds if mode == "sync" else hubless.Anytime()
+with hubless.join(folder, name, pace=pace, events=say) as federation:
     while not Path(stop).exists():
         federation.step({"w": np.ones(1000, np.float32)}, examples=10, metrics={"loss": 0.5})
         time.sleep(0.2)

@@ -271,7 +271,7 @@ def test_members_and_rounds_of_a_federation_are_summed_up(tmp_path: Path) -> Non
 
 
 def test_what_members_and_their_store_both_tell_counts_once(tmp_path: Path) -> None:
-    runs.asynchronous(tmp_path, steps=2, on_event=to_file(tmp_path / "events.jsonl"))
+    runs.asynchronous(tmp_path, steps=2, events=to_file(tmp_path / "events.jsonl"))
     both = folded(tmp_path).to_json()["runs"][0]
     alone = folded(tmp_path / "events.jsonl").to_json()["runs"][0]
     assert both["updates"] == alone["updates"] == 4

@@ -288,7 +288,7 @@ def test_members_that_are_threads_share_a_tracker(tmp_path: Path) -> None:
     listener = to_tensorboard(tmp_path / "boards")
 
     def site(name: str) -> None:
-        with hubless.join(tmp_path / "meet", name, on_event=listener) as federation:
+        with hubless.join(tmp_path / "meet", name, events=listener) as federation:
             for step in range(3):
                 weights = {"w": np.full(4, float(step))}
                 federation.step(weights, examples=10, metrics={"loss": 1 / (step + 1)})

@@ -19,8 +19,9 @@ from hubless.errors import FederationError, HublessError, printable
 if TYPE_CHECKING:
     from hubless.events import Event
     from hubless.federate.federation import Federation
+    from hubless.federate.pace import Anytime, Rounds
+    from hubless.federate.picking.draw import Selection
     from hubless.federate.script.hook import FirstOptimizer
-    from hubless.select.roster import Selector
     from hubless.strategy.base import Strategy
 
 _JOIN = """Run a torch training script, unchanged, as a member of a federation. From the first
@@ -60,10 +61,9 @@ def add_join(commands: Any) -> None:
         metavar="N",
         help="how many examples this site trains on: its weight (counted from its batches)",
     )
-    add("--mode", choices=("async", "sync"), default="async", help="wait for nobody, or in rounds")
-    add("--members", help="in sync mode, how many there are, or their names: a,b,c")
-    add("--deadline", type=float, metavar="SECONDS", help="in rounds, how long to wait (600)")
-    add("--quorum", type=_whole, metavar="N", help="how many updates are enough after that")
+    add("--members", help="meet in rounds of so many, or of these: a,b,c; else nobody waits")
+    add("--quorum", type=_whole, metavar="N", help="in rounds, how many updates are enough late")
+    add("--deadline", metavar="SECONDS", help="in rounds, how long to wait (600), or adaptive")
     add("--strategy", default="FedAvg", help="how updates are combined: FedAvg, FedAdam...")
     add(
         "--share",
@@ -110,31 +110,18 @@ def _join(options: argparse.Namespace) -> int:
 def _member(options: argparse.Namespace, listeners: list[Any]) -> Federation:
     """Join at once: a wrong address or name should not be found out after hours of loading."""
     import hubless
-    from hubless.events import to_file
 
     client, origin = _client(options.client)
     words = " ".join([str(options.script), *options.arguments])
     _say(f"runs {words} as client {client} ({origin})")
-    selector = _selector(options.selector)
-    if (selector is None) != (options.cohort is None):
-        raise FederationError("--selector and --cohort go together: who is picked, and how many")
-    members = options.members
-    if members is not None:
-        members = int(members) if members.isdecimal() else members.split(",")
     federation = hubless.join(
-        options.url,
+        hubless.Bucket(options.url, options.endpoint, bucket_settings(options)),
         client,
-        mode=options.mode,
+        pace=_pace(options),
+        who=_selection(options),
         strategy=_strategy(options.strategy),
         share=options.share,
-        members=members,
-        quorum=options.quorum,
-        deadline=options.deadline,
-        selector=selector,
-        cohort=options.cohort,
-        endpoint=options.endpoint,
-        options=bucket_settings(options),
-        on_event=[*listeners, *([to_file(options.events)] if options.events else [])],
+        events=[*listeners, *([options.events] if options.events else [])],
     )
     selection = federation.terms.selection
     if selection is not None and selection.by_value:
@@ -219,12 +206,37 @@ def _strategy(name: str) -> Strategy:
     return cast("Callable[[], Strategy]", strategies[name.lower()])()
 
 
-def _selector(text: str | None) -> Selector | None:
-    if text is None:
+def _pace(options: argparse.Namespace) -> Anytime | Rounds:
+    """In rounds where it is said whom to wait for; else nobody waits."""
+    import hubless
+
+    members, seconds = options.members, options.deadline
+    if members is None and options.quorum is None:
+        if seconds is not None:
+            raise FederationError("--deadline goes with --members or --quorum: nobody waits else")
+        return hubless.Anytime()
+    if members is not None:
+        members = int(members) if members.isdecimal() else members.split(",")
+    if seconds == "adaptive":
+        return hubless.Rounds(members, options.quorum, hubless.Adaptive())
+    try:
+        deadline = 600.0 if seconds is None else float(seconds)
+    except ValueError:
+        raise FederationError(
+            f"--deadline is a number of seconds, or adaptive, not {seconds!r}"
+        ) from None
+    return hubless.Rounds(members, options.quorum, deadline)
+
+
+def _selection(options: argparse.Namespace) -> Selection | None:
+    if (options.selector is None) != (options.cohort is None):
+        raise FederationError("--selector and --cohort go together: who is picked, and how many")
+    if options.selector is None:
         return None
+    import hubless
     from hubless.select.naming import named
 
-    return named(text)
+    return hubless.Selection(named(options.selector), options.cohort)
 
 
 def _whole(text: str) -> int:

@@ -153,7 +153,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         alone.partial_fit(features, labels)
     together = _classifier(features, labels)
     log = to_file(asked.folder / f"{name}.jsonl")
-    with hubless.join(asked.folder, name, on_event=log) as federation:
+    with hubless.join(asked.folder, name, events=log) as federation:
         resumed_at = federation.member.sequence + 1
         if federation.resumed:
             # what the others have arrived at meanwhile

@@ -149,14 +149,14 @@ class Agreement:
                 asked = mine.selecting.selector if mine.selecting else "none"
                 raise FederationError(
                     f"{where} picks who trains by {has}, this member asked for {asked}: give "
-                    "selector= and cohort= at every site, or at none"
+                    "who=Selection(...) at every site, or at none"
                 )
         elif lines := self.selecting.differences(mine.selecting):
             listed = "\n  ".join(lines)
             raise FederationError(
                 f"{where} picks who trains in another way than this member:\n  {listed}\n"
-                "every site needs the same selector=, cohort=, seed= and members=, because each "
-                "draws for itself"
+                "every site needs the same who=Selection(...) and members=, because each draws for "
+                "itself"
             )
 
 

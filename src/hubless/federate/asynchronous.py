@@ -10,7 +10,7 @@ import math
 from typing import Literal
 
 from hubless import events
-from hubless.errors import FederationError, Refused
+from hubless.errors import Refused
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement
 from hubless.federate.averaging import Averaged, average, collective, credible
@@ -39,8 +39,6 @@ class Asynchronous:
     ends_alike = False
 
     def __init__(self, member: Member, peers: Literal["new", "all"] = "new") -> None:
-        if peers not in ("new", "all"):
-            raise FederationError(f"peers is 'new' or 'all', not {peers!r}")
         self.member = member
         self.state = ServerState(member.strategy)
         self._peers = peers
@@ -61,7 +59,7 @@ class Asynchronous:
         if self._has_turn(selection, listed, own.signature):
             # acknowledged, and so visible: one listing serves to pick and to take in
             listed.append(member.post(keys.UPDATES, own, member.hidden(report)))
-        elif member.terms.unpicked == "train":
+        elif selection.unpicked != "wait":
             return None
         return self._take_in(own, report.examples, listed)
 

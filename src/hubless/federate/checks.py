@@ -2,42 +2,13 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from numbers import Integral, Real
+from collections.abc import Sequence
+from numbers import Integral
 from typing import Any
 
+from hubless.checks import whole
 from hubless.errors import FederationError
-from hubless.events import Listener
 from hubless.strategy.base import Strategy
-
-
-def number(
-    name: str, value: Any, *, least: float | None = None, above: float = -math.inf, most: float
-) -> float:
-    """A real number within these bounds.
-
-    >>> number("deadline", 2, above=0, most=1e9)
-    2.0
-    """
-    bounds = f"above {above:g}" if least is None else f"at least {least:g}"
-    if most < math.inf:
-        bounds += f" and at most {most:g}"
-    is_real = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_real or not (above < value <= most) or (least is not None and value < least):
-        raise FederationError(f"{name}= is a number {bounds}, not {value!r}")
-    return float(value)
-
-
-def whole(name: str, value: Any, *, least: int) -> int:
-    """A whole number from so many on.
-
-    >>> whole("every", 5, least=1)
-    5
-    """
-    if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise FederationError(f"{name}= is a whole number of at least {least}, not {value!r}")
-    return int(value)
 
 
 def check_strategy(strategy: Any) -> None:
@@ -64,7 +35,7 @@ def check_share(share: Any) -> None:
 def check_members(members: Any) -> None:
     """How many there are, or their names."""
     if isinstance(members, Integral):
-        whole("members", members, least=1)
+        whole("members", members, error=FederationError, least=1)
         return
     if isinstance(members, str):
         names = members.split(",")
@@ -73,26 +44,3 @@ def check_members(members: Any) -> None:
         raise FederationError(f"members= takes a number or a list of names, not {members!r}")
     if twice := sorted({name for name in members if list(members).count(name) > 1}):
         raise FederationError(f"members= has {', '.join(twice)} more than once")
-
-
-def listeners_of(on_event: Any) -> list[Listener]:
-    """One listener, or several, as a list."""
-    listeners = [on_event] if callable(on_event) else on_event
-    if isinstance(listeners, str) or not (
-        isinstance(listeners, Sequence) and all(callable(each) for each in listeners)
-    ):
-        raise FederationError(
-            f"on_event= takes a function that is called with each event, or several, not "
-            f"{on_event!r}; hubless.events.to_file makes one that writes a file"
-        )
-    return list(listeners)
-
-
-def check_bucket(url: Any, endpoint: Any, options: Any, *, is_store: bool) -> None:
-    """Where the federation meets, and what its server needs."""
-    if is_store and not (endpoint is None and options is None):
-        raise FederationError("endpoint= and options= go with an address, and this is a store")
-    if options is not None and not isinstance(options, Mapping):
-        raise FederationError(f"options= takes settings by name, not {options!r}")
-    if endpoint is not None and not isinstance(endpoint, str):
-        raise FederationError(f"endpoint= is the address of a server, not {endpoint!r}")

@@ -94,7 +94,8 @@ class Federation:
             agreed = read_agreement(member.store)
             agreed.hold(mode.agreement(agreed.signature), member.store.url)
         member.begin(entries, mode.name)
-        self._chance = member.terms.chance(member.incarnation.count)
+        who = member.terms.participation
+        self._draws = who and who.draws(self.client, member.incarnation.count)
 
     def _begin(self, terms: Terms) -> None:
         self.terms = terms
@@ -309,7 +310,8 @@ class Federation:
 
     def take_part(self, model: M, report: Callable[[], Report]) -> M:
         """Share and load, unless this member sits this one out."""
-        if self._chance is not None and self._chance.random() >= self.terms.participation:
+        who = self.terms.participation
+        if who and self._draws and self._draws.random() >= who.probability:
             self.member.emit(events.Skipped(client=self.client, step=self.member.calls))
             return model
         return self._share(model, report())[0]

@@ -19,6 +19,7 @@ from hubless.federate.outside.probe import honours_create
 from hubless.federate.picking.picking import Picking
 from hubless.federate.rounds.closing import OpenRound, Quorum
 from hubless.federate.rounds.completing import KEPT_ROUNDS, Completing, Result
+from hubless.federate.rounds.deadline import Adaptive, Deadline
 from hubless.federate.rounds.plans import Plan, Plans
 from hubless.patience import pauses
 from hubless.signature import Signature
@@ -37,13 +38,17 @@ class Synchronous:
     ends_alike = True
 
     def __init__(
-        self, member: Member, quorum: Quorum, deadline: float, help_after: float = 5.0
+        self,
+        member: Member,
+        quorum: Quorum,
+        deadline: float | Adaptive,
+        help_after: float = 5.0,
     ) -> None:
         terms, strategy = member.terms, member.strategy
-        if terms.participation < 1 and quorum.enough == quorum.everyone:
+        if terms.participation is not None and quorum.enough == quorum.everyone:
             raise FederationError(
-                "with participation below 1 a member sits rounds out, so the others need a quorum= "
-                "below the number of members"
+                "with who=Participation(...) a member sits rounds out, so the others need a "
+                "quorum= below the number of members"
             )
         if " at 0x" in repr(strategy):
             raise FederationError(
@@ -53,17 +58,19 @@ class Synchronous:
         honoured, what = honours_create(member.store, member.client)
         if not honoured:
             raise UnsafeStore(
-                f'{member.store.url} cannot carry mode="sync": members fix who is included in a '
+                f"{member.store.url} cannot carry rounds: members fix who is included in a "
                 f"round by creating a record only if it is absent, and here {what}. Use "
-                'mode="async", which needs no such promise, or a store that keeps it '
+                "pace=Anytime(), which needs no such promise, or a store that keeps it "
                 "(`hubless check URL` tells)"
             )
-        self.member, self.deadline = member, deadline
+        self.member, limit = member, Deadline(deadline, member.clock)
+        self.deadline = limit.ceiling
         self._plans = Plans(member, quorum.admits, self._check, self._is_bad)
-        self._completing = Completing(member, self._plans, min(help_after, deadline / 2))
-        self._open = OpenRound(member, self._plans, quorum, deadline, self._completing)
-        self._picking = None
+        self._completing = Completing(member, self._plans, min(help_after, self.deadline / 2))
+        self._open = OpenRound(member, self._plans, quorum, limit, self._completing)
+        self._picking, self._trains_on = None, False
         if terms.selection is not None:
+            self._trains_on = terms.selection.unpicked == "train"
             self._picking = Picking(
                 member, self._plans, self._completing, terms.selection, quorum.names
             )
@@ -117,7 +124,7 @@ class Synchronous:
             if trains:
                 hidden = hidden or member.hidden(report)
                 posted = member.post(f"{keys.round_folder(number)}updates/", own, hidden)
-            elif pick is not None and member.terms.unpicked == "train":
+            elif pick is not None and self._trains_on:
                 self._open.look_on(number, listing, pick)
                 self._collect(number - 1, listing)
                 return None
@@ -203,7 +210,7 @@ class Synchronous:
         So whatever a member trains for a round starts from the round before, as in a simulation.
         Who trains on when it is not picked goes its own way.
         """
-        return self.member.terms.unpicked == "wait" and self._arrived < number - 1
+        return not self._trains_on and self._arrived < number - 1
 
     def _counted(self, plan: Plan) -> Posted | None:
         """Which of this process's updates a round includes.
@@ -217,7 +224,7 @@ class Synchronous:
         """Start from here next time."""
         self.member.version = number + 1
         self._arrived = number
-        self._open.note(number, result.plan)
+        self._open.arrive(number, result.plan)
 
     def _collect(self, number: int, listing: Listing) -> None:
         """Delete what is this client's in rounds that later ones have replaced.

@@ -157,7 +157,7 @@ def by_norms(simulation: Simulation, clients: Ints) -> Floats:
     return strategy.weights(examples, staleness, products=np.concatenate(norms))
 
 
-class Rounds:
+class Cohorts:
     """Everybody starts from the newest version, and it waits for those that count."""
 
     def __init__(self, pace: Pace) -> None:

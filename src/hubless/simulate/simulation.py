@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, cast
@@ -16,7 +16,7 @@ from torch import Tensor
 from hubless.data.index import in_turn
 from hubless.data.population import Population
 from hubless.errors import DataError, Diverged, HublessError, SelectionError
-from hubless.events import Ended, Events, Listener, Started, to_file
+from hubless.events import Ended, Events, Listeners, Started, listeners_of
 from hubless.rng import stream
 from hubless.select.custom import without_addresses
 from hubless.select.roster import Roster, Selector
@@ -30,7 +30,7 @@ from hubless.simulate.evaluate import Evaluation
 from hubless.simulate.history import FinishedRound
 from hubless.simulate.interrupt import unbroken
 from hubless.simulate.job import Engine, Job
-from hubless.simulate.rounds import Flights, Rounds, Version
+from hubless.simulate.rounds import Cohorts, Flights, Version
 from hubless.simulate.times import Buffered, Devices, Pace, VirtualClock
 from hubless.simulate.ways.step import threads
 from hubless.strategy.base import Strategy
@@ -68,8 +68,8 @@ class Simulation:
     selectors that look at it, and `private` the noise that they add; what that gives away is
     counted in `ledger`, which may have a budget. `devices` gives clients speeds and a virtual
     clock; `pace` says whether rounds wait for stragglers (`Pace`) or not at all (`Buffered`).
-    `events` is a file for JSON lines, or listeners, and `name` what the run is called there. The
-    same seed gives the same result. What is known of every client is in `roster`.
+    `events` is a file for JSON lines, a listener, or several, and `name` what the run is called
+    there. The same seed gives the same result. What is known of every client is in `roster`.
 
     >>> from torch import nn
     >>> from hubless.train.optimizers import SGD
@@ -102,7 +102,7 @@ class Simulation:
         devices: Devices | None = None,
         pace: Pace | Buffered | None = None,
         callbacks: Iterable[Callback] = (),
-        events: str | Path | Sequence[Listener] = (),
+        events: Listeners = (),
         name: str = "simulation",
     ) -> None:
         self.name, self.task, self.population = name, task, population
@@ -114,7 +114,7 @@ class Simulation:
         self.cohort = check_cohort(cohort, len(population))
         self.seed, self.evaluate_every = seed, evaluate_every
         self.callbacks = list(callbacks)
-        self.events = Events([to_file(events)] if isinstance(events, (str, Path)) else [*events])
+        self.events = Events(listeners_of(events))
         self.sizes = population.sizes
         self._choice = engine or Local()
         self._job = Job(task, self.recipe, population, seed, value)
@@ -126,7 +126,7 @@ class Simulation:
         self.clock = None if devices is None else VirtualClock(devices, len(population), size, seed)
         self.roster = self._roster()
         self.ledger = ledger or (None if private is None else _ledger(len(population)))
-        self._pace = Flights(pace) if isinstance(pace, Buffered) else Rounds(pace)
+        self._pace = Flights(pace) if isinstance(pace, Buffered) else Cohorts(pace)
         self._engine: Engine | None = None
         self._kept, self._threads = False, torch.get_num_threads()
         self._evaluation: Evaluation | None = None

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from hubless.federate.join import join
+from hubless.federate.pace import Rounds
 from hubless.store.memory import MemoryStore
 from hubless.strategy.base import Strategy
 from hubless.testing.reference import State, Update, aggregate
@@ -46,11 +47,11 @@ def in_rounds(
 ) -> Point:
     """The same by members of a synchronous federation."""
     store = MemoryStore()
-    terms: dict[str, Any] = {"mode": "sync", "strategy": strategy, "deadline": 60.0}
+    pace = Rounds(members=len(sent), deadline=60.0)
 
     def member(number: int) -> Point:
         name, model = f"client-{number}", {"w": start}
-        with join(store, name, members=len(sent), model=model, **terms) as joined:
+        with join(store, name, pace=pace, strategy=strategy, model=model) as joined:
             for _ in range(rounds):
                 result = joined.step({"w": sent[number]}, examples=examples[number])
         return np.asarray(result["w"])

@@ -1,6 +1,6 @@
 """Trackers: what a run says, written into TensorBoard, MLflow or Weights & Biases.
 
-Each is a listener, for `Simulation(events=[...])` and `join(on_event=...)`, and gives every client
+Each is a listener, for `Simulation(events=[...])` and `join(events=...)`, and gives every client
 or simulation that it hears of a run of its own. Another tracker is a class with `write` and `close`
 and a function that returns `Tracker(opening)`. None of them sends anything anywhere but to where
 you say; what the packages would tell their makers is switched off unless you switched it on.

@@ -73,11 +73,11 @@ class AsyncMember(Member):
         federation = hubless.join(
             life.view,
             self.name,
+            pace=hubless.Anytime(peers=self.peers),
             strategy=self.strategy,
             model=life.content.params if self.starts else None,
-            peers=self.peers,
             clock=life.clock,
-            on_event=life.hear,
+            events=life.hear,
         )
         if self.name not in world.acknowledged and federation.resumed:
             world.counts["resumed on a late write"] += 1

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+import hubless
 from hubless import events
 from hubless.rng import stream
 from hubless.select import Active, Activity, AtMost, Heavy, Refreshed, RoundRobin, Uniform
@@ -141,12 +142,8 @@ class SelectingMember(SyncMember):
     def terms(self) -> dict[str, Any]:
         world = self.sync
         assert isinstance(world, SelectingWorld)
-        return {
-            "selector": world.selector,
-            "cohort": world.cohort,
-            "seed": world.seed,
-            "unpicked": self.unpicked,
-        }
+        who = hubless.Selection(world.selector, world.cohort, world.seed, self.unpicked)
+        return {"who": who}
 
     def says(self) -> dict[str, Any]:
         return {"valuation": self.sync.rng.choice((0.0, 1.0, 2.5, -1.0))}

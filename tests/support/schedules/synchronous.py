@@ -68,6 +68,8 @@ class SyncWorld(World):
         for member in self.members:
             if leaving.random() < 0.15:
                 member.lasts = leaving.randint(0, self.rounds)
+        # some wait no longer than rounds usually take
+        self.adapts = self.quorum < len(self.names) and leaving.random() < 0.2
         if leaving.random() < 0.1:
             # it reads all updates whole before it weighs them
             self.strategy = hubless.MultiKrum()
@@ -309,14 +311,15 @@ class SyncMember(Member):
         return hubless.join(
             life.view,
             self.name,
+            pace=hubless.Rounds(
+                members=world.names if world.named else len(world.names),
+                quorum=world.quorum,
+                deadline=hubless.Adaptive(3.0, world.deadline) if world.adapts else world.deadline,
+            ),
             strategy=self.strategy,
-            mode="sync",
-            members=world.names if world.named else len(world.names),
-            quorum=world.quorum,
-            deadline=world.deadline,
             model=params,
             clock=life.clock,
-            on_event=life.hear,
+            events=life.hear,
             **self.terms(),
         )
 

@@ -22,7 +22,7 @@ _BLOBS = "Microsoft.Storage/storageAccounts/blobServices/containers/blobs"
 
 
 @dataclass(frozen=True)
-class Bucket:
+class Location:
     """Where a federation is in which provider's bucket."""
 
     scheme: str
@@ -31,11 +31,11 @@ class Bucket:
     """Empty, or ends with a slash."""
 
     @classmethod
-    def parse(cls, url: str) -> Bucket:
+    def parse(cls, url: str) -> Location:
         """A bucket's address, if policies can be made for it.
 
-        >>> Bucket.parse("s3://bucket/run1")
-        Bucket(scheme='s3', name='bucket', folder='run1/')
+        >>> Location.parse("s3://bucket/run1")
+        Location(scheme='s3', name='bucket', folder='run1/')
         """
         scheme, _, rest = url.partition("://")
         if scheme not in ("s3", "gs", "az"):
@@ -61,7 +61,7 @@ def policy(url: str, members: Mapping[str, str], conditions: bool = True) -> Doc
     policy for each then, to be attached to its user or role. Without `conditions`, what the
     first to come decides may be overwritten: some servers do not know `s3:if-none-match`.
     """
-    at = Bucket.parse(url)
+    at = Location.parse(url)
     for client in members:
         keys.check_name(client)
     unknown = [client for client, account in members.items() if not account]
@@ -80,7 +80,7 @@ def policy(url: str, members: Mapping[str, str], conditions: bool = True) -> Doc
     return {client: _az(at, client, account) for client, account in members.items()}
 
 
-def _s3(at: Bucket, members: Mapping[str, str], conditions: bool) -> Document:
+def _s3(at: Location, members: Mapping[str, str], conditions: bool) -> Document:
     """An IAM policy of one member, or a bucket's policy of several."""
     bucket = f"arn:aws:s3:::{at.name}"
     inside = f"{bucket}/{at.folder}"
@@ -108,7 +108,7 @@ def _s3(at: Bucket, members: Mapping[str, str], conditions: bool) -> Document:
     return {"Version": "2012-10-17", "Statement": [listing, reading, creating, *owning]}
 
 
-def _gs(at: Bucket, client: str, account: str) -> list[Document]:
+def _gs(at: Location, client: str, account: str) -> list[Document]:
     """Conditional role bindings; who may create and not delete cannot overwrite either."""
     objects = f"projects/_/buckets/{at.name}/objects/{at.folder}"
     rounds = f"/objects/{at.folder}{keys.ROUNDS}"
@@ -137,7 +137,7 @@ def _gs(at: Bucket, client: str, account: str) -> list[Document]:
     return [{"role": "roles/storage.legacyBucketReader", "members": [account]}, *conditional]
 
 
-def _az(at: Bucket, client: str, account: str) -> Document:
+def _az(at: Location, client: str, account: str) -> Document:
     """A role assignment with a condition; `add` creates a blob, and `write` overwrites one, too."""
 
     def only(actions: Sequence[str], patterns: Sequence[str]) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
+from typing import Literal
 
 import numpy as np
 
+from hubless.checks import whole
 from hubless.errors import FederationError, SelectionError, Shortage
 from hubless.federate.keys import Incarnation, Posted
 from hubless.federate.picking.standing import Pick, Standing
@@ -20,11 +22,29 @@ _LATEST = 2**31 - 2
 
 @dataclass(frozen=True)
 class Selection:
-    """How many members train at a time, and which.
+    """Who trains next is picked: how many members at a time, and which.
+
+    There is no server that would pick. In rounds everybody draws the same members for a round,
+    from what the plans of earlier rounds tell, and needs the same selection and the same names of
+    members. At any time every member draws in each of its own steps, from everybody's newest
+    update, and shares if it is among them; a member of which there is no update yet shares first.
 
     A member that was never seen counts as one with the median of the known examples, so that it is
     neither passed over nor preferred before it could say anything; one that had nothing to
     train on as one with a single example, because only who is picked can say that this changed.
+
+    Args:
+        selector: Who trains next, such as `hubless.select.Activity("sqrt")`.
+        cohort: How many train at a time.
+        seed: Seeds the draws.
+        unpicked: What a step does for a member that is not picked. `wait` (usual in rounds) waits
+            until the round is over and loads its result; the deadline counts from the round's
+            first update, and should leave the others time to train. Rounds do not wait for who is
+            not picked: a member that finds some gone by loads their result and shares nothing
+            yet, so that all training for a round starts from the one before. Go by
+            `federation.version`, the number of rounds a member has seen, and not by calls. At any
+            time nobody waits: a member takes in what is new without sharing. `train` (usual at
+            any time) leaves the model as it is, so that training goes on.
 
     >>> from hubless.select import Uniform
     >>> Selection(Uniform(), 2, seed=7).pick({"a": Standing(), "b": Standing()}, 0).members
@@ -34,15 +54,18 @@ class Selection:
     selector: Selector
     cohort: int
     seed: int = 0
+    unpicked: Literal["wait", "train"] | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.selector):
+        if not callable(self.selector) or isinstance(self.selector, type):
             raise FederationError(
                 f"selector= takes a selector, such as hubless.select.Uniform(), not "
                 f"{self.selector!r}; hubless.select.naming.named makes one from a text"
             )
-        if type(self.cohort) is not int or self.cohort < 1:
-            raise FederationError(f"cohort= is a whole number of at least 1, not {self.cohort!r}")
+        whole("cohort", self.cohort, error=FederationError, least=1)
+        whole("seed", self.seed, error=FederationError, least=0)
+        if self.unpicked not in ("wait", "train", None):
+            raise FederationError(f"unpicked= is 'wait' or 'train', not {self.unpicked!r}")
         if getattr(self.selector, "unbiased", False):
             raise FederationError(
                 f"{self.selector!r} is to be unbiased, which weighs updates by how likely each was "

@@ -12,6 +12,7 @@ from hubless.federate.keys import Listing, Posted, check_name
 from hubless.federate.member import Member
 from hubless.federate.picking.standing import Pick
 from hubless.federate.rounds.completing import AFTER_THE_END, Completing
+from hubless.federate.rounds.deadline import Deadline
 from hubless.federate.rounds.plans import Plan, Plans
 from hubless.patience import pauses
 
@@ -40,20 +41,15 @@ class Quorum:
         client: str,
         cohort: int | None = None,
     ) -> Quorum:
-        """What `join` was told, checked; with a `cohort`, so many of the named train in a round."""
+        """What `Rounds` was told, checked; with a `cohort`, so many of the named train."""
         named = () if members is None or isinstance(members, int) else tuple(sorted(set(members)))
         for name in named:
             check_name(name)
-        everyone = members if isinstance(members, int) else len(named) or quorum
-        if everyone is None:
-            raise FederationError(
-                'mode="sync" needs to know whom to wait for: members= (a number or their names) '
-                "or quorum="
-            )
+        everyone = members if isinstance(members, int) else len(named) or quorum or 0
         if cohort is not None and not named:
             raise FederationError(
-                "selector= needs the names of all members: members=[names], because everybody "
-                "draws from the same list"
+                "a selector needs the names of all members: Rounds(members=[names]), because "
+                "everybody draws from the same list"
             )
         if cohort is not None and cohort > everyone:
             raise FederationError(f"cohort={cohort} is more than the {everyone} members there are")
@@ -108,11 +104,11 @@ class OpenRound:
         member: Member,
         plans: Plans,
         quorum: Quorum,
-        deadline: float,
+        deadline: Deadline,
         completing: Completing,
     ) -> None:
         self._member, self._plans, self._completing = member, plans, completing
-        self.quorum, self.deadline = quorum, deadline
+        self.quorum, self._deadline = quorum, deadline
         self._delivered: set[str] = set()
         self._recent: dict[int, set[str]] = {}
         self._first_seen = -1, 0.0
@@ -125,6 +121,11 @@ class OpenRound:
             # who was not picked did not stay away
             self._recent[number] = clients
         self._recent = dict(sorted(self._recent.items())[-2:])
+
+    def arrive(self, number: int, plan: Plan) -> None:
+        """Have the result of a round."""
+        self.note(number, plan)
+        self._deadline.arrived(number)
 
     def wait(self, number: int, pick: Pick | None, delivered: bool) -> Plan | None:
         """Wait until a round is closed, closing it when that is due.
@@ -149,18 +150,20 @@ class OpenRound:
             present = self.present(listing, number, pick)
             if present and not delivered:
                 began, delivered = clock.now(), True
-            waited = clock.now() - began
-            over = waited >= self.deadline or member.is_past
+            now = clock.now()
+            waited = now - began
+            is_last = waited >= self._deadline.ceiling or member.is_past
+            over = is_last or now >= self._deadline.due(number, began)
             staying, missing = self._staying(quorum, present, listing)
             if self._is_due(staying, present, missing, over):
-                in_vain += over
+                in_vain += is_last
                 if in_vain > AFTER_THE_END:
                     raise TooLate(
                         f"round {number} at {member.store.url} could not be closed before its "
                         "deadline. The model is untouched: call step again to go on"
                     )
                 self.close(number, [p.key for p in present.values()], listing, pick)
-            elif over:
+            elif is_last:
                 raise QuorumMissed(
                     f"round {number} has {len(present)} of the {staying.enough} updates it "
                     f"needs after {waited:.0f} s; missing: {', '.join(missing)}. The model is "
@@ -186,7 +189,7 @@ class OpenRound:
         present = self.present(listing, number, pick)
         if self._first_seen[0] != number and present:
             self._first_seen = number, clock.now()
-        over = clock.now() - self._first_seen[1] >= self.deadline
+        over = clock.now() >= self._deadline.due(number, self._first_seen[1])
         staying, missing = self._staying(quorum, present, listing)
         if self._is_due(staying, present, missing, over):
             self.close(number, [p.key for p in present.values()], listing, pick)

@@ -217,7 +217,7 @@ class Plans:
         if len(body) > PLAN_BYTES:
             raise FederationError(
                 f"{key} would take {len(body)} bytes, which is more than members read: "
-                f"{len(included)} are too many for one round. Pick some with selector= and cohort="
+                f"{len(included)} are too many for one round. Pick some with who=Selection(...)"
             )
         try:
             self._member.store.put(key, [body], create=True)
