@@ -17,27 +17,42 @@ Slots = tuple[Array, ...]
 
 
 class Weighting(Protocol):
-    """How much each update counts.
+    """How much each update counts: a function of what is known of all updates.
 
-    One that has a `look` ("norms" or "products") sees whole updates before. One that is `partial`
-    gives weights that sum to one at most: what they leave over stays with the current version.
+    Two attributes are optional. A `look`, "norms" or "products", says what it needs to see of whole
+    updates. With `partial = True` its weights sum to one at most, and what they leave over stays
+    with the current version; without it they may have any scale. Make it a frozen dataclass:
+    members of a federation compare strategies by their text.
+
+    >>> from hubless.strategy.fedavg import FedAvg
+    >>> @dataclass(frozen=True)
+    ... class ByRoot:
+    ...     def __call__(self, seen: Seen) -> Column:
+    ...         return np.sqrt(seen.examples)
+    >>> FedAvg(ByRoot()).weights(examples=[900, 100], staleness=[0, 0])
+    array([0.75, 0.25])
     """
 
     def __call__(self, seen: Seen) -> Column:
-        """One weight per update; at any scale, unless they are `partial`."""
+        """One weight of at least 0 per update, in the order in which `seen` has them."""
         ...
 
 
 class Reducer(Protocol):
-    """Folds arrays into one, through a total whose kind is nobody else's business.
+    """Folds arrays into one: `add` takes them one by one, `finish` gives the result.
 
-    An array is only valid during `add`: what is kept of it must be copied.
+    What a total is, is the reducer's own business. An array is only valid during `add`, so what is
+    kept of it must be copied.
     """
 
     def add(self, total: Any, array: Array, weight: float, spent: bool = False) -> Any:
-        """Take one more array in (the first into None); weights sum to one over all of them.
+        """Take one more array in.
 
-        An array that is `spent` may be overwritten; the first one may then also be kept.
+        Args:
+            total: What the last call gave; None for the first array.
+            array: One array of an update.
+            weight: Of this update; weights sum to one over all of them.
+            spent: The array may be overwritten, and the first one may also be kept.
         """
         ...
 
@@ -52,12 +67,15 @@ class Reducer(Protocol):
 
     @property
     def linear(self) -> bool:
-        """Whether what comes out is the weighted sum, however it is come by."""
+        """Whether the result is always the weighted sum; then it may be summed by other means."""
         ...
 
 
 class ServerOptimizer(Protocol):
-    """Takes the step from the current version towards the reduced one, element by element."""
+    """Takes the step from the current version towards the reduced one, element by element.
+
+    It holds no state itself: what it remembers goes in and out of `apply` as `slots`.
+    """
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -70,17 +88,48 @@ class ServerOptimizer(Protocol):
         ...
 
     def apply(self, current: Array, reduced: Array, slots: Slots, step: int) -> tuple[Array, Slots]:
-        """The next version and what to remember; `step` counts from 0, slots start as zeros."""
+        """The next version, and what to remember.
+
+        Args:
+            current: The current version of an array.
+            reduced: What the updates' arrays were reduced to.
+            slots: What the last call gave, one array per name in `slots`; zeros at first.
+            step: How many steps were taken before, from 0.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class Strategy:
-    """Weighting x reducer x server optimizer. The named strategies are combinations of these.
+    """How updates become the next version: weighting x reducer x server optimizer.
+
+        w = weighting(what is known of the updates), scaled to sum to 1
+        reduced = reducer(w, x_1, ..., x_n)        Σ w_i · x_i for a mean
+        x ← optimizer(x, reduced)
+
+    The named strategies are combinations of these, and any other combination works like them. Of
+    counters and flags the middle one counts, whatever the reducer, and no optimizer changes it.
+
+    Args:
+        weighting: How much each update counts: see `hubless.strategy.weighting`.
+        reducer: How the updates become one: see `hubless.strategy.reducers`. `Mean` needs memory
+            for one update, the robust ones for all.
+        optimizer: The step towards the reduced params: see `hubless.strategy.optimizers`. `Replace`
+            goes all the way.
 
     >>> from hubless.strategy.fedavg import FedAvg
     >>> FedAvg().weights(examples=[3, 1], staleness=[0, 0])
     array([0.75, 0.25])
+
+    The median of all updates, approached with Adam:
+
+    >>> from hubless.strategy.optimizers import ServerAdam
+    >>> from hubless.strategy.reducers import Median
+    >>> from hubless.strategy.weighting import Equally
+    >>> robust = Strategy(Equally(), Median(), ServerAdam(lr=0.01))
+    >>> updates = [np.array([1.0]), np.array([2.0]), np.array([900.0])]
+    >>> robust.fold(updates, [1 / 3] * 3, current=None)
+    array([2.])
     """
 
     weighting: Weighting
@@ -109,7 +158,14 @@ class Strategy:
         own: int | None = None,
         products: Column | None = None,
     ) -> Column:
-        """One weight per update, summing to one, or to less if they are `partial`."""
+        """One weight per update, summing to one, or to less if they are `partial`.
+
+        Args:
+            examples: Each update's number of examples.
+            staleness: How many versions have passed since each update's starting point.
+            own: The position of the member's own update, where there is one.
+            products: What the strategy's `look` asked for; see `Seen`.
+        """
         seen = Seen(np.asarray(examples, float), np.asarray(staleness, float), own, products)
         raw = np.asarray(self.weighting(seen), float)
         if raw.shape != (len(examples),) or not np.isfinite(raw).all() or (raw < 0).any():
@@ -135,7 +191,14 @@ class Strategy:
         *,
         real: bool = True,
     ) -> Array:
-        """The same array of all updates as one; what weights leave over is the current one's."""
+        """The same array of all updates as one.
+
+        Args:
+            arrays: One per update.
+            weights: What `weights` gave. What they leave over of 1 goes to the current version.
+            current: The array in the current version; only a `partial` weighting needs it.
+            real: False for counters and flags, of which the middle one counts.
+        """
         reducer, total = self.reducer_for(real), None
         for array, weight in zip(arrays, weights, strict=True):
             if weight or not reducer.linear:
@@ -150,10 +213,17 @@ class Strategy:
     def advance(
         self, current: Array | None, reduced: Array, like: Array, slots: Slots, step: int
     ) -> tuple[Array, Slots]:
-        """From one reduced array to the next version of it, in the dtype of `like`.
+        """From one reduced array to its next version.
 
-        Counters and flags are only ever reduced: momentum on them means nothing. So is
-        everything before there is a current version.
+        Counters and flags are only ever reduced, because momentum on them means nothing. Without a
+        current version everything is.
+
+        Args:
+            current: The array in the current version; None before there is one.
+            reduced: What `fold` gave.
+            like: An array of the dtype that the next version has.
+            slots: What the last call gave; empty at first.
+            step: How many steps were taken before, from 0.
         """
         if not is_floating(like):
             return settle(reduced, like), ()

@@ -15,7 +15,7 @@ from hubless.strategy.reducers import NearMedian
 
 @dataclass(frozen=True)
 class Repeated:
-    """The updates that Krum chooses one after another, until 2 f of n are left, f hostile."""
+    """The n - 2 f of n updates that Krum chooses one after another."""
 
     hostile: float
     look = "products"
@@ -33,10 +33,19 @@ class Repeated:
 
 
 class Bulyan(Strategy):
-    """Of the updates that Krum would choose, per element the mean of those nearest the median.
+    """Per element the mean of the values nearest the median, among updates that Krum would choose.
 
-    `hostile` is the share of updates that may be anything; of n updates (n - 3) / 4 at most are
-    taken to be, as no more can be withstood.
+    Of n updates f = min(⌊hostile · n⌋, ⌊(n - 3) / 4⌋) count as hostile, because no more can be
+    withstood. Krum chooses n - 2 f, and n - 4 f values of each element are averaged. Unlike Krum
+    this withstands an update that is close on the whole and far off in one element.
+
+    Args:
+        hostile: The share of updates that may be anything, in [0, 0.5). More than a quarter changes
+            nothing, and with fewer than seven updates f is 0.
+
+    Reference:
+        El Mhamdi, Guerraoui and Rouault, "The Hidden Vulnerability of Distributed Learning in
+        Byzantium", 2018.
     """
 
     def __init__(self, hostile: float = 0.2) -> None:

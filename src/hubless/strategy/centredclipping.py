@@ -15,10 +15,7 @@ from hubless.strategy.reducers import Mean
 
 @dataclass(frozen=True)
 class Clipped:
-    """The point that clipped steps towards all updates lead to, beginning at the current version.
-
-    v <- v + mean of (x_i - v) min(1, radius / |x_i - v|), so many times.
-    """
+    """Weights of the point where clipped steps towards all updates end: see `CentredClipping`."""
 
     radius: float | None
     iterations: int
@@ -40,10 +37,22 @@ class Clipped:
 
 
 class CentredClipping(Strategy):
-    """Steps from the current version towards all updates, none of them longer than a radius.
+    """Steps from the current version towards all updates, none of which pulls beyond a radius.
 
-    `radius` is that of the ball around where it stands, or the median of this time's distances if
-    not given; `iterations` is how often it steps.
+        v ← v + (1/n) · Σ (x_i - v) · min(1, radius / |x_i - v|)        v starts at x; repeated
+
+    Examples do not count. The paper clips the clients' momentum and starts from its last result;
+    here params are clipped, and x are the current ones.
+
+    Args:
+        radius: How far one update may pull in a step, above 0, over all params. If not given it is
+            the median distance from v, found anew in every step. The paper fixes it.
+        iterations: How many steps, at least 1. The more radii the true mean is away from x, the
+            more are needed. They cost little.
+
+    Reference:
+        Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust Optimization", 2021,
+        Algorithm 2.
     """
 
     def __init__(self, radius: float | None = None, iterations: int = 3) -> None:

@@ -9,7 +9,26 @@ from hubless.strategy.weighting import ByExamples
 
 
 class FedAvgM(Strategy):
-    """The mean of all updates, approached with momentum."""
+    """The mean of all updates, approached with momentum: rounds that agree add up.
+
+        v ← momentum · v + (x - Σ w_i · x_i)
+        x ← x - lr · v
+
+    x are the current params, x_i those of update i, w_i its weight, and v starts at 0. The paper
+    has this without `lr`. With the default `lr` both are the same, and `momentum=0` is FedAvg.
+
+    Args:
+        lr: The server's learning rate, at least 0. Below 1 the steps are damped. In the long run a
+            step is lr / (1 - momentum) times as long as one of FedAvg: lower `lr` where that
+            diverges.
+        momentum: How much of the last step is kept, in [0, 1). 0.9 averages over some ten rounds,
+            which helps where cohorts are small or clients differ much.
+        weighting: How much each update counts; `ByExamples()` if not given.
+
+    Reference:
+        Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
+        Visual Classification", 2019.
+    """
 
     def __init__(
         self,

@@ -16,10 +16,12 @@ from hubless.strategy.weighting import ByExamples
 
 @dataclass(frozen=True)
 class Weiszfeld:
-    """Weights at which the sum is nearly the point with the least distance to all updates.
+    """Weights at which the weighted sum is nearly the geometric median of all updates.
 
-    Smoothed Weiszfeld: v is the weighted mean; then w_i <- a_i / max(nu, |x_i - v|), normalised,
-    so many times, where a_i is what `among` gives and nu the `smoothing`.
+        v = Σ w_i · x_i
+        w_i ← a_i / max(smoothing, |x_i - v|), then scaled to sum to 1
+
+    The a_i come from `among`, and the w_i start from them.
     """
 
     iterations: int
@@ -40,9 +42,21 @@ class Weiszfeld:
 
 
 class GeometricMedian(Strategy):
-    """The point with the least sum of distances to all updates: half of them may be anything.
+    """The point with the least sum of distances to all updates: nearly half may be anything.
 
-    `iterations` and `smoothing` are Weiszfeld's; `weighting` says how much each distance counts.
+        x ← the v with the least Σ a_i · |x_i - v|
+
+    a_i is the share that `weighting` gives update i. The smoothed Weiszfeld algorithm finds v.
+
+    Args:
+        iterations: Steps of that algorithm, at least 1. They cost little.
+        smoothing: The least distance that is divided by, above 0: small beside the usual ones.
+        weighting: How much each distance counts; `ByExamples()` if not given, as in the paper. With
+            `Equally()` a client gains nothing by claiming many examples.
+
+    Reference:
+        Pillutla, Kakade and Harchaoui, "Robust Aggregation for Federated Learning", 2022, Algorithm
+        2.
     """
 
     def __init__(

@@ -40,9 +40,10 @@ def scores(distances: Column, hostile: int) -> Column:
 
 
 class Krum(Strategy):
-    """The update with the least sum of squares to those nearest to it is the next version.
+    """The one update with the least s_i = Σ |x_i - x_j|² over its n - f - 2 nearest others x_j.
 
-    `hostile` is the share of updates that may be anything; for proof f < (n - 2) / 2.
+    `hostile`, in [0, 0.5), is the share of the n updates that may be anything: f = ⌊hostile · n⌋.
+    The proof needs n > 2 f + 2; with few updates, f is 0. See `MultiKrum` to keep more than one.
     """
 
     def __init__(self, hostile: float = 0.2) -> None:

@@ -22,10 +22,15 @@ Look: TypeAlias = Literal["", "norms", "products"]
 class Seen:
     """What is known of updates when they are weighed, in the order in which they are folded.
 
-    `staleness` is how many versions have passed since each update's starting point; `own` is the
-    position of the member's own update, where there is one. A change is what an update's params
-    are away from the current version, over all real numbers in them. `products` has those of each
-    change with each other one, or only with itself, as the weighting's `look` asked for.
+    The change of an update is how far its params are from the current version, over all real
+    numbers in them.
+
+    Args:
+        examples: Each update's number of examples.
+        staleness: For each update, how many versions have passed since its starting point.
+        own: The position of the member's own update, where there is one.
+        products: What the weighting's `look` asked for. "products" gives the inner products of all
+            changes with each other, [updates, updates]; "norms" only those of each with itself.
 
     >>> ones = np.ones(2)
     >>> seen = Seen(ones, ones, products=np.array([[25.0, 0.0], [0.0, 144.0]]))
@@ -43,23 +48,25 @@ class Seen:
 
     @cached_property
     def norms(self) -> Column:
-        """How long each change is."""
+        """How long each change is; for a weighting with a `look`."""
         looked = self._looked
         squared = looked if looked.ndim == 1 else looked.diagonal()
         return np.asarray(np.sqrt(np.maximum(squared, 0.0)))
 
     @cached_property
     def distances(self) -> Column:
-        """How far each update is from each other one."""
+        """How far each update is from each other one, as a matrix; for the look "products"."""
         squared = self.norms**2
         apart = squared[:, None] + squared[None] - 2.0 * self._looked
         np.fill_diagonal(apart, 0.0)
         return np.asarray(np.sqrt(np.maximum(apart, 0.0)))
 
     def distances_to(self, weights: Column) -> Column:
-        """How far each update is from the weighted sum of all.
+        """How far each update is from the weighted sum of all; for the look "products".
 
-        What the weights leave over of one counts for the current version.
+        Args:
+            weights: One per update. What they leave over of 1 counts for the current version, so
+                zeros give the distance from that.
         """
         along = (self._looked * weights).sum(1)
         squared = self.norms**2 - 2.0 * along + (along * weights).sum()
@@ -73,13 +80,21 @@ class Seen:
 
 
 def shares(weights: Column) -> Column:
-    """Weights at any scale as ones that sum to one; equal ones where nobody counts."""
+    """Weights at any scale as ones that sum to one; equal ones where nobody counts.
+
+    >>> shares(np.array([3.0, 1.0]))
+    array([0.75, 0.25])
+    """
     total = weights.sum()
     return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)))
 
 
 def hostile_among(share: float, count: int) -> int:
     """How many of so many updates may be hostile; at least one stays that is not.
+
+    Args:
+        share: Of all updates; the number is rounded down.
+        count: How many updates there are.
 
     >>> hostile_among(0.2, 5), hostile_among(0.2, 4)
     (1, 0)

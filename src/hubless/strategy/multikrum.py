@@ -10,10 +10,21 @@ from hubless.strategy.weighting import Equally
 
 
 class MultiKrum(Strategy):
-    """The mean of the `keep` updates that the others are nearest to.
+    """The mean of the updates that lie closest to the others.
 
-    `hostile` is the share of updates that may be anything at all, below one half; `keep` is how
-    many count, all but the hostile ones if not given; `weighting` is for those among them.
+        s_i = Σ |x_i - x_j|²        over the n - f - 2 updates x_j nearest to x_i, f = ⌊hostile · n⌋
+        x ← Σ w_i · x_i             over the `keep` updates with the least s_i
+
+    Args:
+        hostile: The share of updates that may be anything at all, in [0, 0.5).
+        keep: How many updates count, at least 1; n - f if not given. 1 is `Krum`. The more are
+            kept, the less the noise of single updates matters.
+        weighting: How much each of the kept ones counts; `Equally()` if not given, because a
+            hostile client can claim any number of examples.
+
+    Reference:
+        Blanchard, El Mhamdi, Guerraoui and Stainer, "Machine Learning with Adversaries: Byzantine
+        Tolerant Gradient Descent", 2017, section 5.
     """
 
     def __init__(

@@ -16,7 +16,7 @@ from hubless.strategy.weighting import ByExamples
 
 @dataclass(frozen=True)
 class Bounded:
-    """As `among` has it, and of a change longer than the bound only as much as is within it."""
+    """The weights of `among`, each lowered where a change is longer than the bound."""
 
     bound: float | None
     among: Weighting
@@ -34,9 +34,14 @@ class Bounded:
 
 
 class NormBound(Strategy):
-    """The mean of changes of which none is longer than a bound: x + sum of w min(1, M / |d|) d.
+    """The mean of all changes d_i = x_i - x, where none counts as longer than a bound.
 
-    `bound` is M in the norm over all params, or the median of this time's norms if not given.
+        x ← x + Σ w_i · min(1, bound / |d_i|) · d_i
+
+    Args:
+        bound: The longest a change may be, above 0, over all params. If not given it is the median
+            length in this round, which needs no tuning. The paper fixes it.
+        weighting: How much each update counts; `ByExamples()` if not given.
     """
 
     def __init__(self, bound: float | None = None, weighting: Weighting | None = None) -> None:

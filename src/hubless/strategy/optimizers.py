@@ -1,7 +1,8 @@
 """Server optimizers: the step from the current version towards the reduced one.
 
-Adam, Yogi and Adagrad follow Reddi et al., "Adaptive Federated Optimization" (2021), algorithm 2,
-with the reduced params minus the current ones as the pseudo-gradient.
+In all formulas x are the current params, and d = reduced - x plays the part of the gradient. Adam,
+Yogi and Adagrad follow Reddi et al., "Adaptive Federated Optimization", 2021, Algorithm 2, except
+that v starts at 0 and not at tau² or above.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hubless.strategy.base import Slots
 
 @dataclass(frozen=True)
 class Replace:
-    """The reduced params are the next version."""
+    """The reduced params are the next version: x ← x + d."""
 
     slots = ()
     needs_current = False
@@ -25,7 +26,19 @@ class Replace:
 
 @dataclass(frozen=True)
 class Momentum:
-    """Heavy-ball momentum: v <- momentum v + (current - reduced); next = current - lr v."""
+    """Heavy-ball momentum: what rounds agree on adds up.
+
+        v ← momentum · v - d
+        x ← x - lr · v
+
+    Args:
+        lr: The learning rate, at least 0; with 1 and no momentum it is `Replace`.
+        momentum: How much of the last v is kept, in [0, 1).
+
+    Reference:
+        Hsu, Qi and Brown, "Measuring the Effects of Non-Identical Data Distribution for Federated
+        Visual Classification", 2019.
+    """
 
     lr: float = 1.0
     momentum: float = 0.9
@@ -39,9 +52,20 @@ class Momentum:
 
 @dataclass(frozen=True)
 class ServerAdam:
-    """m and v as exponential averages of the pseudo-gradient and its square, bias corrected.
+    """Adam: steps are divided by how large changes of an element usually are.
 
-    The paper has no correction; Flower's, whose numbers these are, takes powers from two on.
+        m ← beta1 · m + (1 - beta1) · d
+        v ← beta2 · v + (1 - beta2) · d²
+        x ← x + lr · c · m / (√v + tau)        c = √(1 - beta2^(t+2)) / (1 - beta1^(t+2))
+
+    t counts the steps from 0, and m and v start at 0. The paper has no correction c. It is
+    Flower's, as the defaults are, and there the powers start at two.
+
+    Args:
+        lr: The learning rate, above 0: about how far an element moves in a step.
+        beta1: How much of the last m is kept, in [0, 1).
+        beta2: How much of the last v is kept, in [0, 1).
+        tau: Added to √v, above 0, so that tiny changes are not blown up.
     """
 
     lr: float = 0.1
@@ -62,7 +86,18 @@ class ServerAdam:
 
 @dataclass(frozen=True)
 class ServerYogi:
-    """As Adam, but the second moment moves by the sign of the difference: it shrinks slowly."""
+    """As Adam, but v moves by a share of d² and not of v, so that it shrinks slowly.
+
+        m ← beta1 · m + (1 - beta1) · d
+        v ← v - (1 - beta2) · d² · sign(v - d²)
+        x ← x + lr · m / (√v + tau)
+
+    Args:
+        lr: The learning rate, above 0.
+        beta1: How much of the last m is kept, in [0, 1).
+        beta2: How slowly v moves, in [0, 1).
+        tau: Added to √v, above 0, so that tiny changes are not blown up.
+    """
 
     lr: float = 0.01
     beta1: float = 0.9
@@ -81,7 +116,17 @@ class ServerYogi:
 
 @dataclass(frozen=True)
 class ServerAdagrad:
-    """The second moment only ever grows: v <- v + gradient^2."""
+    """Adagrad: v only ever grows, so steps only ever get shorter.
+
+        m ← beta1 · m + (1 - beta1) · d
+        v ← v + d²
+        x ← x + lr · m / (√v + tau)
+
+    Args:
+        lr: The learning rate, above 0.
+        beta1: How much of the last m is kept, in [0, 1); 0 is no momentum.
+        tau: Added to √v, above 0, so that tiny changes are not blown up.
+    """
 
     lr: float = 0.1
     beta1: float = 0.0

@@ -19,7 +19,7 @@ _COLUMNS = 1 << 16
 
 @dataclass(frozen=True)
 class Mean:
-    """The weighted mean, one array at a time."""
+    """The weighted mean Σ w_i · x_i, one array at a time: memory does not grow with the updates."""
 
     streaming = True
     linear = True
@@ -36,9 +36,16 @@ class Mean:
 
 @dataclass(frozen=True)
 class TrimmedMean:
-    """Per element: drop the `cut` share of values at each end, average the rest, unweighted.
+    """Per element the mean without the smallest and the largest values, unweighted.
 
-    Withstands up to that share of clients sending anything at all (Yin et al. 2018).
+        mean of the values with rank c + 1 to n - c        c = ⌊cut · n⌋, of n values
+
+    Args:
+        cut: The share dropped at each end, in [0, 0.5): that many clients may send anything.
+
+    Reference:
+        Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        2018, Definition 2.
     """
 
     cut: float = 0.2
@@ -63,7 +70,12 @@ class TrimmedMean:
 
 @dataclass(frozen=True)
 class Median:
-    """Per element, the middle value, unweighted (Yin et al. 2018)."""
+    """Per element the middle value, unweighted; of an even number, the mean of the middle two.
+
+    Reference:
+        Yin et al., "Byzantine-Robust Distributed Learning: Towards Optimal Statistical Rates",
+        2018, Definition 1.
+    """
 
     streaming = False
     linear = False
@@ -102,9 +114,10 @@ class _Weighed:
 
 @dataclass(frozen=True)
 class Middle(_Weighed):
-    """Per element, the value at which half of the weight is reached: it is always somebody's own.
+    """Per element the value at which half of the weight is reached, from the smallest value up.
 
-    Who has less than half of the weight cannot move it past what the others have.
+    It is always a value that somebody sent, so a counter stays whole. A client with less than half
+    of the weight cannot move it beyond the values of the others.
     """
 
     def finish(self, total: list[tuple[Array, float]]) -> Array:
@@ -123,7 +136,14 @@ class Middle(_Weighed):
 class NearMedian(_Weighed):
     """Per element the mean of the values nearest to the median, of those updates that count.
 
-    For each one that does not count one of these is left out (El Mhamdi et al. 2018).
+        keep = max(1, 2 m - n)        m of n updates have a weight above 0
+
+    Their weights do not matter beyond that. For each update that does not count, one value of the
+    others is left out as well, so that with Bulyan's weights n - 4 f values are averaged.
+
+    Reference:
+        El Mhamdi, Guerraoui and Rouault, "The Hidden Vulnerability of Distributed Learning in
+        Byzantium", 2018.
     """
 
     def finish(self, total: list[tuple[Array, float]]) -> Array:

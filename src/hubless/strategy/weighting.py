@@ -13,7 +13,14 @@ from hubless.strategy.look import Column, Seen
 
 @dataclass(frozen=True)
 class ByExamples:
-    """In proportion to the number of examples, as McMahan et al. (2017) have it."""
+    """In proportion to the number of examples: w_i = n_i.
+
+    Every example then counts the same, whoever has it.
+
+    Reference:
+        McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+        2017, Algorithm 1.
+    """
 
     def __call__(self, seen: Seen) -> Column:
         return seen.examples
@@ -21,7 +28,7 @@ class ByExamples:
 
 @dataclass(frozen=True)
 class Equally:
-    """Everybody the same."""
+    """Every update the same: w_i = 1, whatever number of examples a client claims."""
 
     def __call__(self, seen: Seen) -> Column:
         return np.ones(len(seen))
@@ -29,7 +36,15 @@ class Equally:
 
 @dataclass(frozen=True)
 class Capped:
-    """By examples, but none counts for more than `most` of them: tames one very large client."""
+    """By examples up to a limit, which tames one very large client: w_i = min(n_i, most).
+
+    Args:
+        most: The number of examples from which on more of them do not count, above 0.
+
+    >>> from hubless.strategy.fedavg import FedAvg
+    >>> FedAvg(Capped(100)).weights(examples=[5000, 100], staleness=[0, 0])
+    array([0.5, 0.5])
+    """
 
     most: float
 
@@ -43,12 +58,23 @@ class Capped:
 
 @dataclass(frozen=True)
 class Decay:
-    """s(staleness) of Xie et al. (2019), section 5: how trust fades as an update ages.
+    """s(t), how much an update still counts that is t versions old.
 
-    constant: 1. hinge: 1 up to `b` versions, then 1 / (a (t - b) + 1). polynomial: (t + 1)^-a.
+        constant:    s(t) = 1
+        hinge:       s(t) = 1 up to t = b, then 1 / (a · (t - b) + 1)
+        polynomial:  s(t) = (t + 1)^-a
+
+    Args:
+        kind: The shape, as above. `hinge` forgives a little lateness altogether.
+        a: How fast it falls, at least 0. 0.5 for `polynomial` halves an update that is 3 versions
+            old; the paper's experiments use 10 for `hinge`.
+        b: How many versions may pass before `hinge` falls, at least 0.
 
     >>> Decay("polynomial", a=0.5)(np.array([0.0, 3.0]))
     array([1. , 0.5])
+
+    Reference:
+        Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", 2019, section 5.
     """
 
     kind: Literal["constant", "hinge", "polynomial"] = "polynomial"
@@ -73,7 +99,17 @@ class Decay:
 
 @dataclass(frozen=True)
 class ByStaleness:
-    """By examples, times how fresh the update is."""
+    """By examples, times how fresh an update is: w_i = n_i · s(t_i).
+
+    In synchronous rounds every update is fresh, and this is `ByExamples`.
+
+    Args:
+        decay: The function s of an update's age in versions.
+
+    >>> from hubless.strategy.fedavg import FedAvg
+    >>> FedAvg(ByStaleness(Decay())).weights(examples=[10, 10], staleness=[0, 3]).round(2)
+    array([0.67, 0.33])
+    """
 
     decay: Decay
 
@@ -83,10 +119,19 @@ class ByStaleness:
 
 @dataclass(frozen=True)
 class Mixing:
-    """Mix each peer in turn into one's own params, oldest first: x <- (1 - a s) x + a s x_k.
+    """Each of the others is mixed into one's own params in turn, the oldest first.
 
-    Written out, that is a weight per update, so it streams like any other mean. Where no update
-    is one's own there is nothing to mix into, and each counts by its examples and freshness.
+        x ← (1 - share · s(t_k)) · x + share · s(t_k) · x_k
+
+    Multiplied out this is one weight per update, so that updates need not be kept. Where no update
+    is one's own there is nothing to mix into: w_i = n_i · s(t_i).
+
+    Args:
+        share: How much of a fresh update is mixed in, in (0, 1].
+        decay: The function s of an update's age in versions.
+
+    Reference:
+        Xie, Koyejo and Gupta, "Asynchronous Federated Optimization", 2019, Algorithm 1.
     """
 
     share: float
@@ -113,9 +158,19 @@ class Mixing:
 
 @dataclass(frozen=True)
 class Buffer:
-    """x <- x + sum of s(staleness) delta / their number: what is lost to age goes to x itself.
+    """The mean of the others' changes, each shrunk by its age.
 
-    Where no update is one's own, only how fresh each is in proportion can count.
+        x ← x + Σ s(t_k) · (x_k - x) / K        over the K others
+
+    What an old update loses goes to x, one's own params. Where no update is one's own, weights are
+    only in proportion to s(t_i).
+
+    Args:
+        decay: The function s of an update's age in versions.
+
+    Reference:
+        Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022, Algorithm
+        1.
     """
 
     decay: Decay
