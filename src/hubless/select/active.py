@@ -17,32 +17,44 @@ Unseen = Literal["highest", "mean", "lowest"] | float
 
 @dataclass(frozen=True)
 class Active:
-    """Algorithm 1 of Goetz et al., "Active Federated Learning" (2019).
+    """Clients on whose data the model does badly are picked more often.
 
-    Of the K clients that can be picked, the floor(alpha1 K) with the smallest valuations are
-    dropped. From the others (1 - alpha3) k are drawn one after the other, in proportion to
-    exp(alpha2 valuation) among those left; then alpha3 k uniformly from everybody not yet picked,
-    dropped or not. alpha3 k is rounded to the nearest whole number, a half upwards: below 5 of k,
-    0.1 of them is nobody. Where fewer survive than are to be drawn, more are picked uniformly.
+        1. The ⌊alpha1 · K⌋ of the K clients with the smallest valuations v are dropped.
+        2. (1 - alpha3) · k of the others are drawn one after the other, p ∝ exp(alpha2 · v).
+        3. alpha3 · k are drawn uniformly from everybody not yet picked, dropped or not.
 
-    Those who can be picked are available and have examples, so alpha1 is a share of those who are
-    here: clients that nobody can reach do not push others out. Of clients that are level at the
-    edge, as many as there is room for survive, drawn anew in every round: equal valuations have
-    equal chances, and the same generator state gives the same clients.
+    K counts only clients that are available and have examples, so clients that nobody can reach do
+    not push others out. alpha3 · k is rounded to the nearest whole number, a half upwards: 0.1 of a
+    k below 5 is nobody. Where fewer survive than are to be drawn, more are picked uniformly. Of
+    clients that are level at the edge, a new draw in every round decides who survives.
 
-    The paper does not say what a client counts as that never gave a valuation. By default
-    (`unseen`) it is worth as much as the best known: any other choice may leave clients unseen for
-    ever, this one asks everybody early on, and ends by itself. "mean", "lowest" and a number are
-    others; "lowest" leaves exploring to the uniform part.
+    In a simulation v is the sum of a client's losses over the root of their number, as in the
+    paper, unless another value is given. The paper does not say what a client counts as that never
+    gave a valuation: that is `unseen`.
 
-    Chances depend on differences of valuations only, and no temperature is too high: where weights
-    would vanish beside the largest, clients are compared by logarithms. A draw is fast while no
-    valuation changes and everybody is available; otherwise clients are ranked anew.
+    Chances depend on differences of valuations only, and no alpha2 is too high: where weights would
+    vanish beside the largest, clients are compared by logarithms. A draw is fast while no valuation
+    changes and everybody is available; otherwise clients are ranked anew.
+
+    Args:
+        alpha1: The share that is dropped, in [0, 1]. 0.75 is the paper's.
+        alpha2: How strongly larger valuations are preferred, at least 0. It has to fit their scale:
+            a client that is 1 / alpha2 above another is picked e times as often. 0.01 is the
+            paper's, for sums of losses; smaller valuations need more.
+        alpha3: The share that is picked uniformly, in [0, 1], so that old valuations are looked at
+            again. 0.1 is the paper's.
+        unseen: What a client without a valuation is worth: the "highest", "mean" or "lowest" that
+            is known, or a number. "highest" asks everybody early on, and that ends by itself. With
+            the others a client may stay unseen for long; "lowest" leaves exploring to the uniform
+            part.
 
     >>> roster = Roster(np.full(8, 10))
     >>> roster.record_seen(np.arange(8), [3, 900, 1, 2, 800, 2, 0, 1])
     >>> sorted(Active(alpha3=0.0)(roster, 2, np.random.default_rng(0)).tolist())
     [1, 4]
+
+    Reference:
+        Goetz, Malik, Bui, Moon, Liu and Kumar, "Active Federated Learning", 2019, Algorithm 1.
     """
 
     looks_at: ClassVar[str] = "losses"

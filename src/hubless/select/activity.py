@@ -52,22 +52,37 @@ FUNCTIONS: dict[str, Callable[[Ints], Floats]] = {
 
 @dataclass(frozen=True, repr=False)
 class Activity:
-    """Chances in proportion to f(n) of a client's n examples; whoever has none is never picked.
+    """Chances go by f(n) of a client's n examples; clients without examples are never picked.
 
-    f is one of "1", "log" (of n + 1), "sqrt", "n" and "1/log" (of n + 1), or a function of the
-    column of examples. In the "successive" design clients are drawn one after the other, each time
-    in proportion to f among those left. In the "exact" one the probability to be among the k is
-    itself in proportion to f, up to 1; then `inclusion` gives it, and `unbiased` asks for updates
-    to be weighed by its inverse, so that their sum is what training everybody would give.
+        f(n) = 1                "1"        uniform
+        f(n) = ln(n + 1)        "log"
+        f(n) = √n               "sqrt"
+        f(n) = n                "n"
+        f(n) = 1 / ln(n + 1)    "1/log"    prefers clients with few examples
 
-    Dupuy, Roosta, Long, Chung, Gupta and Avestimehr, "Learnings from Federated Learning in the Real
-    World" (2022).
+    The paper gives these five and only says that chances are in proportion to f. There are two ways
+    to do that without picking a client twice: the `design`.
+
+    Args:
+        f: One of the texts above, or a function of the column of examples that gives one number of
+            at least 0 per client. "sqrt" lies in the middle: "n" picks the same few busy clients
+            again and again.
+        design: "successive" draws one client after the other, each time in proportion to f among
+            those left. "exact" makes the probability to be among the k itself proportional to f:
+            min(1, c · f(n)), with the c at which these sum to k.
+        unbiased: Weigh each update by the inverse of its probability, so that their expected sum is
+            what training everybody would give. Needs design="exact" and a strategy that takes a
+            mean.
 
     >>> roster = Roster([100, 0, 4, 1])
     >>> Activity("sqrt", design="exact").inclusion(roster, 2)
     array([1.        , 0.        , 0.66666667, 0.33333333])
     >>> sorted(Activity("n")(roster, 3, np.random.default_rng(0)).tolist())
     [0, 2, 3]
+
+    Reference:
+        Dupuy, Roosta, Long, Chung, Gupta and Avestimehr, "Learnings from Federated Learning in the
+        Real World", 2022, section 3.
     """
 
     reads: ClassVar[tuple[str, ...]] = ("examples",)
@@ -101,7 +116,13 @@ class Activity:
         return picked
 
     def inclusion(self, roster: Roster, k: int, clients: Ints | None = None) -> Floats:
-        """How likely everybody is to be among `k`; or these clients only."""
+        """How likely clients are to be among `k`; only for design="exact".
+
+        Args:
+            roster: Who there is.
+            k: How many are picked.
+            clients: Whose probabilities to give; everybody's if not given.
+        """
         if self.design != "exact":
             raise SelectionError(
                 "successive draws have no inclusion probabilities that could be computed: use "

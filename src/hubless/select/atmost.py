@@ -14,6 +14,10 @@ from hubless.select.roster import Floats, Ints, Roster, Selector
 class AtMost:
     """What a selector picks; where it refuses because too few are left, all of those.
 
+    Args:
+        selector: The selector that may fall short. Wrap it where a run should rather go on with a
+            smaller cohort than stop, such as `Heavy` where devices come and go.
+
     >>> from hubless.select.uniform import Uniform
     >>> AtMost(Uniform())(Roster([5, 5]), 10, np.random.default_rng(0))
     array([0, 1])
@@ -36,7 +40,13 @@ class AtMost:
             return np.array(shortage.eligible, np.int64)
 
     def inclusion(self, roster: Roster, k: int, clients: Ints | None = None) -> Floats:
-        """How likely everybody is to be among at most `k`; or these clients only."""
+        """How likely clients are to be among at most `k`.
+
+        Args:
+            roster: Who there is.
+            k: How many are picked, if there are as many.
+            clients: Whose probabilities to give; everybody's if not given.
+        """
         inclusion = getattr(self.selector, "inclusion", None)
         if inclusion is None:
             raise SelectionError(f"{self.selector!r} does not know its inclusion probabilities")

@@ -20,7 +20,14 @@ Function = Callable[[Roster, int, np.random.Generator], ArrayLike]
 
 @dataclass(frozen=True, repr=False)
 class Custom:
-    """A function as a selector: what it gives is checked, and its text tells it from others."""
+    """A function as a selector; what it returns is checked.
+
+    A digest of its text is part of its name, so that a run is not resumed with another function.
+
+    Args:
+        function: Takes (roster, k, rng) and returns k different places in the roster, of clients
+            that are available. It is pure: chance comes from `rng` alone.
+    """
 
     function: Function
 
@@ -56,7 +63,11 @@ class Custom:
 
 
 def selector(function: Function) -> Custom:
-    """Make a function of (roster, k, rng) a selector.
+    """Make a function of (roster, k, rng) a selector, as a decorator.
+
+    Args:
+        function: Takes the roster, how many to pick and a generator, and returns k different places
+            in the roster.
 
     >>> @selector
     ... def newest(roster, k, rng):

@@ -16,6 +16,10 @@ from hubless.select.sampling import Table
 class Fixed:
     """The first k of a list of clients who are available; chance plays no part.
 
+    Args:
+        clients: Places in the roster, each once, the most wanted first. A run needs at least k of
+            them to be available; `AtMost(Fixed(...))` makes do with fewer.
+
     >>> Fixed([7, 2, 4])(Roster(np.ones(9)), 2, np.random.default_rng(0))
     array([7, 2])
     """
@@ -45,7 +49,11 @@ class Fixed:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Weighted:
-    """By weights given once, one for each client; drawn one after the other, nobody twice.
+    """By weights given once; clients are drawn one after the other, nobody twice.
+
+    Args:
+        weights: One for each client of the roster, finite and at least 0. Only their proportions
+            count, and 0 is never picked.
 
     >>> Weighted([1, 0, 0, 5])(Roster(np.ones(4)), 2, np.random.default_rng(0)).tolist()
     [3, 0]

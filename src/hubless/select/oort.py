@@ -15,24 +15,43 @@ from hubless.select.sampling import Table
 
 @dataclass(frozen=True)
 class Oort:
-    """A share of the cohort explores clients never picked, the rest exploits the known ones.
+    """Most of the cohort are clients known to be worth much and fast enough; the rest explore.
 
-    A known client's utility is its valuation, none above the quantile `clip`, plus a bonus
-    sqrt(0.1 log R / L) that grows with the rounds R since it was last picked in round L; times
-    (preferred / t)^alpha where its training takes t = examples / speed seconds and that is longer
-    than `preferred`. Among those who reach `cutoff` of what the last one of a strict ranking has,
-    chances are in proportion to utility. Exploration starts at `explore` of the cohort and decays
-    by `decay` a round to `least`; unknown clients are drawn in proportion to their speed. Clients
-    without examples are not picked, and where one kind is short, the other makes up for it.
+        u = min(v, quantile of all v at `clip`) + √(0.1 · ln R / L)
+        u ← u · min(1, preferred / t)^alpha        t = examples / speed
 
-    Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided Participant
-    Selection" (2021), algorithm 1, with a fixed preferred duration for its pacer.
+    v is a client's valuation, R the current round and L the one it was last picked in, both counted
+    from 1, and t the seconds that it trains. The clients to exploit are drawn in proportion to u,
+    among those with at least `cutoff` times the u of the last one that a strict ranking would take.
+    In round R a share max(least, explore · decay^(R-1)) of the cohort are clients never picked
+    before, drawn in proportion to their speed. Where one kind is short, the other makes up for it.
+    Clients without examples are not picked.
+
+    In the paper `preferred` adapts to what clients are worth, and v is n · √(mean squared loss) of
+    n examples. Here `preferred` is fixed, and v is what the run values clients by: in a simulation
+    `LossOverRoot`, unless another value is given. The paper also leaves out clients that were
+    picked too often, which is not done here.
+
+    Args:
+        preferred: The seconds that a client may take without losing worth, above 0. Without a limit
+            speed does not count.
+        alpha: How hard slowness is punished, at least 0. With 2, twice as slow is worth a quarter.
+        explore: The share of the cohort that explores in the first round, in [0, 1].
+        decay: What that share is multiplied by after each round, in [0, 1].
+        least: What it never falls below, in [0, 1].
+        cutoff: How far below the last one of a strict ranking a client still has a chance, in [0,
+            1]. 1 takes the best without a draw.
+        clip: The quantile above which valuations are cut off, in [0, 1], against single outliers.
 
     >>> roster = Roster(np.full(10, 5), round=400)
     >>> roster.record_selected(np.arange(8))
     >>> roster.record_seen(np.arange(8), [0, 0, 0, 0, 0, 0, 9, 9])
     >>> sorted(Oort(least=0.5)(roster, 4, np.random.default_rng(0)).tolist())
     [6, 7, 8, 9]
+
+    Reference:
+        Lai, Zhu, Madhyastha and Chowdhury, "Oort: Efficient Federated Learning via Guided
+        Participant Selection", 2021, Algorithm 1.
     """
 
     looks_at: ClassVar[str] = "losses"
@@ -69,7 +88,12 @@ class Oort:
         return np.concatenate([best, untried[fast]])
 
     def utility(self, roster: Roster, clients: Ints) -> Floats:
-        """What picking each of these known clients is worth."""
+        """What picking each of these known clients is worth: u in the formula.
+
+        Args:
+            roster: Who there is.
+            clients: Places of clients that were picked before.
+        """
         values = np.nan_to_num(roster.valuation[clients], nan=0.0)
         if len(values):
             values = np.minimum(values, np.quantile(values, self.clip, method="lower"))

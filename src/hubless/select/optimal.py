@@ -14,21 +14,29 @@ from hubless.select.sampling import Exact, Part, Table
 
 @dataclass(frozen=True)
 class OptimalSampling:
-    """Inclusion probabilities min(1, c u), u being the norm of a client's update times examples.
+    """The larger a client's update, the likelier it is asked for the next one.
 
-    They sum to k and make the variance of the sum of updates, each weighed by the inverse of its
-    probability, as small as it can be: `unbiased` asks for that. Norms are the roster's valuations;
-    whoever has none yet counts as the mean of those who have. Norms are from when a client last
-    trained, so one that was 0 once would never be asked again: `least` is the share of the mean
-    that everybody counts as, at the least. The paper lets chance decide for each client alone,
-    here exactly k are picked, with the same probabilities.
+        p_i = min(1, c · n_i · max(u_i, least · mean(u)))        c is such that Σ p_i = k
 
-    Chen, Horvath and Richtarik, "Optimal Client Sampling for Federated Learning" (2020).
+    u_i is the norm of client i's last update, its valuation, and n_i its number of examples. Each
+    update is weighed by 1 / p_i: this selector is always unbiased, and with these p_i the variance
+    of the sum is as small as it can be. A client without a valuation counts as the mean of those
+    who have one.
+
+    The paper asks all clients for the norm of their current update, and lets chance decide for each
+    alone. Here norms are from when a client last trained, and exactly k are picked.
+
+    Args:
+        least: The share of the mean norm that everybody counts as at the least, in [0, 1]. With 0 a
+            client whose norm was 0 once is never asked again.
 
     >>> roster = Roster([1, 1, 1, 1])
     >>> roster.record_seen(np.arange(3), [6.0, 1.0, 2.0])
     >>> OptimalSampling().inclusion(roster, 2)
     array([1.        , 0.16666667, 0.33333333, 0.5       ])
+
+    Reference:
+        Chen, Horváth and Richtárik, "Optimal Client Sampling for Federated Learning", 2022.
     """
 
     looks_at: ClassVar[str] = "update norms"
@@ -46,7 +54,13 @@ class OptimalSampling:
         return picked
 
     def inclusion(self, roster: Roster, k: int, clients: Ints | None = None) -> Floats:
-        """How likely everybody is to be among `k`; or these clients only."""
+        """How likely clients are to be among `k`.
+
+        Args:
+            roster: Who there is.
+            k: How many are picked.
+            clients: Whose probabilities to give; everybody's if not given.
+        """
         exact = self._exact(roster, k)
         if exact.table.positive < k:
             refuse_shortage(roster, k, exact.draw(k, np.random.default_rng()))

@@ -14,19 +14,29 @@ from hubless.select.roster import Ints, Roster, refuse_shortage
 
 @dataclass(frozen=True)
 class PowerOfChoice:
-    """`d` candidates in proportion to their examples, and of these the k of the highest valuation.
+    """Some candidates are drawn, and of these the k with the highest valuations are picked.
 
-    Whoever was never valued counts as highest, so that everybody is valued some day. d is twice k
-    unless given; the larger, the more the choice leans to high valuations. Where fewer than d can
-    be picked, all of them are candidates.
+        1. d candidates are drawn one after the other, in proportion to their examples.
+        2. The k of them with the highest valuation are picked.
 
-    Cho, Wang and Joshi, "Client Selection in Federated Learning: Convergence Analysis and
-    Power-of-Choice Selection Strategies" (2020), valuations being local losses.
+    A client without a valuation counts as highest, so that everybody is valued some day. Where
+    fewer than d can be picked, all of them are candidates. In the paper's basic form the candidates
+    compute their loss before they are picked. Here valuations are from when a client last trained,
+    which the paper has as a variant that costs no messages.
+
+    Args:
+        d: How many candidates there are, at least k; 2 k if not given. d = k goes by examples
+            alone, and the larger d is, the more the choice leans to high valuations.
 
     >>> roster = Roster([5, 5, 5])
     >>> roster.record_seen(np.arange(3), [0.5, 2.0, 1.0])
     >>> PowerOfChoice(d=3)(roster, 1, np.random.default_rng(0)).tolist()
     [1]
+
+    Reference:
+        Cho, Wang and Joshi, "Client Selection in Federated Learning: Convergence Analysis and
+        Power-of-Choice Selection Strategies", 2020; in print 2022 as "Towards Understanding Biased
+        Client Selection in Federated Learning".
     """
 
     looks_at: ClassVar[str] = "losses"

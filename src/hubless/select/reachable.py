@@ -24,16 +24,20 @@ _USUAL: Selector = Uniform()
 
 @dataclass(frozen=True)
 class Reachable:
-    """As if everybody were always reachable, although clients are a share of the time only.
+    """As if everybody were always reachable, although clients are only a share of the time.
 
-    A client that is there `availability` of the time gets its weight with `selector` divided by
-    that, and those who are there are drawn one after the other by these weights. Over time each is
-    picked as often as it would be were all of them there, as long as k is small beside those who
-    are: nobody can be picked more often than it is there. Availabilities below `floor` count as
-    `floor`, since one who is hardly ever there would otherwise be picked whenever it is.
+        weight = weight with `selector` / max(availability, floor)
 
-    `selector` is Uniform, or one that has `weights(roster)`, like Activity and Active. If it also
-    says which columns that `reads`, a table is made again only when one of them changes.
+    Those who are there are drawn one after the other by these weights. Over time each is picked as
+    often as it would be were all of them there. That holds while k is small beside the number of
+    those who are: nobody can be picked more often than it is there.
+
+    Args:
+        selector: `Uniform`, or one that has `weights(roster)`, like `Activity` and `Active`. If it
+            also says in `reads` which columns it goes by, its table is only made again when one
+            changes.
+        floor: The least availability that counts, in (0, 1]. A client that is hardly ever there
+            would otherwise be picked whenever it is.
 
     >>> roster = Roster([5, 5], availability=[1.0, 0.25])
     >>> both = Reachable(Uniform())

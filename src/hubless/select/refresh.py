@@ -17,14 +17,21 @@ _USUAL: Selector = Uniform()
 
 @dataclass(frozen=True)
 class Refreshed:
-    """Who has to be asked again is picked first, oldest valuation first; the rest by `selector`.
+    """Clients whose valuation gets too old are picked first, the oldest first; then `selector`.
 
-    When clients are picked for a round, no valuation is from more than `rounds` rounds before, and
-    who never gave one counts as asked just before the first. That holds if everybody is available
-    and `rounds` is at least clients / k, which `feasible` tells: then no more are picked for their
-    age than must be, now or in good time, so that never more than k are due at once. Where it
-    cannot hold, the oldest go first, up to all k; who was away goes first when back. Equally old
-    ones are taken at random. Clients without examples have nothing to value and are left alone.
+    When clients are picked for a round, no valuation is from more than `rounds` rounds before. A
+    client that never gave one counts as asked just before the first round. No more are picked for
+    their age than must be, now or in good time, so that never more than k are due at once. This
+    holds if everybody is available and `rounds` is at least clients / k, which `feasible` tells.
+    Where it cannot hold, the oldest go first, up to all k; a client that was away goes first when
+    it is back. Equally old ones are taken at random. Clients without examples have nothing to value
+    and are left alone.
+
+    Args:
+        selector: Picks the rest of the cohort, usually by valuations, such as `Active()`; uniformly
+            if not given.
+        rounds: How many rounds a valuation may be old, at least 1. The smaller, the more of the
+            cohort is picked for its age: clients / rounds in each round.
 
     >>> roster = Roster(np.full(6, 10), round=8)
     >>> roster.put("valued", slice(None), [7, 2, 6, 7, 3, 5])

@@ -29,16 +29,26 @@ _COLUMNS: dict[str, tuple[type, Any]] = {
 
 
 class Roster:
-    """One column per fact, one place per client; `round` is the one that is being picked for.
+    """What is known of every client: one column per fact, one place per client.
 
-    `examples` is how much data clients have, `valuation` what training them is worth (NaN for
-    one that never said) and `valued` the round it is from; `selected` counts how often they were
-    picked and `last_selected` says when; `last_seen` is the last round they answered in, -1 for
-    never. `availability` is the share of time they can be reached and `speed` how many examples
-    they do in a second. Whoever is not `available` right now must not be picked; None is all.
+        examples         how many examples a client has
+        valuation        what training it is worth; NaN for one that never said
+        valued           the round the valuation is from; -1 for never
+        selected         how often it was picked
+        last_selected    the round it was last picked in; -1 for never
+        last_seen        the round it last answered in; -1 for never
+        availability     the share of time it can be reached, 0 to 1; usually 1
+        speed            how many examples it trains in a second; usually 1
 
     Columns that nobody asked for take no memory. They are read like attributes and changed by
     `put`, so that what selectors derive from them is known to be old.
+
+    Args:
+        examples: How many examples each client has.
+        available: For each client whether it may be picked right now; None is everybody.
+        availability: For each client the share of time it can be reached, as far as it is known.
+        speed: For each client how many examples it trains in a second, as far as it is known.
+        round: The round that clients are being picked for, from 0.
 
     >>> roster = Roster([5, 0, 7])
     >>> roster.record_selected(np.array([2]))
@@ -90,7 +100,13 @@ class Roster:
         return name in self._columns
 
     def put(self, name: str, clients: Ints | slice, values: ArrayLike) -> None:
-        """Change some clients' values of a column."""
+        """Change some clients' values of a column.
+
+        Args:
+            name: The column.
+            clients: Places in the roster.
+            values: One per client, or one for all of them.
+        """
         getattr(self, name)[clients] = values
         self._changes[name] += 1
 
@@ -102,7 +118,12 @@ class Roster:
         self.put("last_selected", clients, self.round)
 
     def record_seen(self, clients: Ints, valuations: ArrayLike | None = None) -> None:
-        """Clients answered in the current round, and may have said what training them is worth."""
+        """Clients answered in the current round, and may have said what training them is worth.
+
+        Args:
+            clients: Places in the roster.
+            valuations: One for each of these clients, if they gave any.
+        """
         self.put("last_seen", clients, self.round)
         if valuations is not None:
             self.put("valuation", clients, valuations)
@@ -121,6 +142,11 @@ class Roster:
         """What `build` makes of these columns, made again only where one of them changed.
 
         Selectors stay pure functions; what they need to be fast is kept here, one value per key.
+
+        Args:
+            key: Names what is derived. It tells apart selectors with other settings.
+            columns: The columns it is made of.
+            build: Makes it.
         """
         changes = tuple(self._changes[name] for name in columns)
         entry = self._derived.get(key)
@@ -145,17 +171,26 @@ class Roster:
 class Selector(Protocol):
     """A pure function: the same roster, number and generator state give the same clients.
 
-    One that goes by valuations may say what of, in an attribute `looks_at`: "losses" or
-    "update norms".
+    A selector that goes by valuations may say of what in an attribute `looks_at`: "losses" or
+    "update norms". A simulation then values clients by that.
     """
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
-        """`k` different clients, by their place in the roster."""
+        """`k` different clients, by their place in the roster.
+
+        Args:
+            roster: What is known of every client.
+            k: How many to pick. Where fewer can be picked, raise `Shortage`.
+            rng: The only source of chance.
+        """
         ...
 
 
 class Unbiased(Selector, Protocol):
-    """A selector that knows its inclusion probabilities, and wants them made up for."""
+    """A selector that knows its inclusion probabilities.
+
+    With `unbiased` set, a simulation weighs each update by the inverse of its client's probability.
+    """
 
     unbiased: bool
 

@@ -14,7 +14,7 @@ class RoundRobin:
     """Those who waited longest since they were last picked; of these, who was picked less often.
 
     Among equals chance decides. While everybody is available nobody is picked twice before everyone
-    was once, and each turn through the roster mixes clients anew.
+    was picked once, and each turn through the roster mixes clients anew.
 
     >>> roster, rng = Roster([5, 5, 5, 5]), np.random.default_rng(0)
     >>> first = RoundRobin()(roster, 2, rng)

@@ -15,12 +15,18 @@ from hubless.select.roster import Ints, Roster, refuse_shortage
 class Heavy:
     """Uniformly among the `share` of clients with the most examples.
 
-    The share is of those who have examples, rounded up, whether they are available or not. Clients
-    stand in the order of their examples, those with equally many in the order of the roster: Heavy
-    is the end of it and Light the start, so that nobody is in both unless the shares overlap.
+    The share is of those who have examples, rounded up, whether they are available or not. Of equal
+    clients the later ones in the roster count as heavier, so nobody is both heavy and light unless
+    the shares overlap.
+
+    Args:
+        share: Of the clients with examples, in (0, 1]. 0.2 is the paper's.
 
     >>> sorted(Heavy(0.4)(Roster([5, 9, 0, 1, 9, 3]), 2, np.random.default_rng(0)).tolist())
     [1, 4]
+
+    Reference:
+        Dupuy et al., "Learnings from Federated Learning in the Real World", 2022, section 3.
     """
 
     share: float = 0.2
@@ -35,10 +41,18 @@ class Heavy:
 
 @dataclass(frozen=True)
 class Light:
-    """Uniformly among the `share` of clients with the fewest examples, but some: see Heavy.
+    """Uniformly among the `share` of clients with the fewest examples, but some.
+
+    The share is counted as in `Heavy`.
+
+    Args:
+        share: Of the clients with examples, in (0, 1]. 0.2 is the paper's.
 
     >>> sorted(Light(0.4)(Roster([5, 9, 0, 1, 9, 3]), 2, np.random.default_rng(0)).tolist())
     [3, 5]
+
+    Reference:
+        Dupuy et al., "Learnings from Federated Learning in the Real World", 2022, section 3.
     """
 
     share: float = 0.2

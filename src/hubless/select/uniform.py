@@ -11,7 +11,7 @@ from hubless.select.roster import Ints, Roster, refuse_shortage, there
 
 @dataclass(frozen=True)
 class Uniform:
-    """Without replacement, from those who are available.
+    """Everybody who is available has the same chance, and nobody is picked twice.
 
     The cost does not grow with the number of clients, unless some are not available.
 
