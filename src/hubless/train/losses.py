@@ -10,13 +10,17 @@ IGNORED = -100
 
 
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy per example; over a sequence, the mean of the positions that count.
+    """Cross-entropy per example: -ln of the probability given to the target.
 
-    `output` ends in classes: [examples, classes] or [examples, positions, classes].
+    Over a sequence it is the mean of the positions that count, those whose target is not `IGNORED`.
+
+    Args:
+        output: Scores before softmax, [examples, classes] or [examples, positions, classes].
+        target: The number of the right class, [examples] or [examples, positions].
 
     >>> import torch
-    >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3])).shape
-    torch.Size([2])
+    >>> cross_entropy(torch.zeros(2, 4), torch.tensor([0, 3]))
+    tensor([1.3863, 1.3863])
     """
     if output.ndim == 2:
         return functional.cross_entropy(output, target.long(), reduction="none")
@@ -25,6 +29,10 @@ def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 def accuracy(output: Tensor, target: Tensor) -> Tensor:
     """1 where the largest output is the target, else 0; over a sequence, the mean.
+
+    Args:
+        output: Scores, [examples, classes] or [examples, positions, classes].
+        target: The number of the right class, [examples] or [examples, positions].
 
     >>> import torch
     >>> accuracy(torch.tensor([[0.1, 0.9]]), torch.tensor([1]))
@@ -35,7 +43,11 @@ def accuracy(output: Tensor, target: Tensor) -> Tensor:
 
 
 def nll(output: Tensor, target: Tensor) -> Tensor:
-    """The cross-entropy of all positions that count, summed: of perplexity, the one half.
+    """The cross-entropy of all positions that count, summed: one half of a perplexity.
+
+    Args:
+        output: Scores before softmax, [examples, positions, classes].
+        target: The number of the right class, [examples, positions]; `IGNORED` where none counts.
 
     >>> import torch
     >>> target = torch.tensor([[1, 0, 3], [IGNORED, 2, IGNORED], [IGNORED] * 3])
@@ -46,18 +58,41 @@ def nll(output: Tensor, target: Tensor) -> Tensor:
 
 
 def tokens(output: Tensor, target: Tensor) -> Tensor:
-    """How many positions count: of perplexity, the other half."""
+    """How many positions count: the other half of a perplexity.
+
+    Args:
+        output: Not looked at; metrics get it.
+        target: [examples, positions]; `IGNORED` where none counts.
+    """
     return (target != IGNORED).flatten(1).sum(1).float()
 
 
 def binary_cross_entropy(output: Tensor, target: Tensor) -> Tensor:
-    """Cross-entropy of one logit per example."""
+    """Cross-entropy of a yes or no per example.
+
+    Args:
+        output: One score per example before the sigmoid.
+        target: 0 or 1 per example.
+
+    >>> import torch
+    >>> binary_cross_entropy(torch.zeros(2, 1), torch.tensor([0, 1]))
+    tensor([0.6931, 0.6931])
+    """
     logits = output.reshape(target.shape)
     return functional.binary_cross_entropy_with_logits(logits, target.float(), reduction="none")
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:
-    """The squared error, meaned over all but the first dimension."""
+    """The squared error per example, its mean where an example has several numbers.
+
+    Args:
+        output: As many numbers as the target has, in any shape.
+        target: [examples], or more numbers per example.
+
+    >>> import torch
+    >>> squared_error(torch.tensor([[1.0], [3.0]]), torch.tensor([0.0, 3.0]))
+    tensor([1., 0.])
+    """
     return (output.reshape(target.shape) - target).square().reshape(len(target), -1).mean(1)
 
 

@@ -18,7 +18,11 @@ Slots = tuple[Tensor, ...]
 
 
 class Optimizer(Protocol):
-    """A rule for the next values of an array, given its gradient and what is remembered."""
+    """A rule for the next values of an array, given its gradient and what is remembered.
+
+    A client's optimizer starts from zeros in every round: nothing is remembered from one to the
+    next.
+    """
 
     @property
     def lr(self) -> float:
@@ -40,14 +44,35 @@ class Optimizer(Protocol):
     ) -> None:
         """Change the values, and what is remembered, in place.
 
-        Never the gradient: several params may share one, such as the two biases of an LSTM.
+        Never change the gradient: several params may share one, such as the two biases of an LSTM.
+
+        Args:
+            values: One client's array, or the stacked arrays of many lanes.
+            gradient: Of the same shape.
+            slots: What is remembered, as many arrays as `slots` says.
+            step: The number of the step, from 1; one, or one per lane.
+            lr: The learning rate of the round.
         """
         ...
 
 
 @dataclass(frozen=True)
 class SGD:
-    """Gradient descent, with momentum where asked for."""
+    """Gradient descent, with momentum where asked for.
+
+        g ← g + weight_decay · x
+        v ← momentum · v + g
+        x ← x - lr · v                       or, with nesterov,  x ← x - lr · (g + momentum · v)
+
+    g is the gradient of the batch's mean loss, and v starts at 0 for every client in every round.
+
+    Args:
+        lr: The learning rate, above 0. It is the first thing to tune: a good one for pooled
+            training is a fair start, and more local epochs need less.
+        momentum: How much of the last step is kept, in [0, 1). It costs one more array per client.
+        weight_decay: Pulls params towards 0 through the gradient, at least 0.
+        nesterov: Look ahead by one more step of momentum; nothing without momentum.
+    """
 
     lr: float
     momentum: float = 0.0
@@ -75,7 +100,29 @@ class SGD:
 
 @dataclass(frozen=True)
 class Adam:
-    """Kingma and Ba (2015); weight decay is added to the gradient."""
+    """Adam: steps are divided by how large an element's gradients usually are.
+
+        g ← g + weight_decay · x
+        m ← beta1 · m + (1 - beta1) · g
+        v ← beta2 · v + (1 - beta2) · g²
+        x ← x - lr · (m / (1 - beta1^t)) / (√(v / (1 - beta2^t)) + eps)
+
+    g is the gradient and t the number of the client's step in this round, from 1. m and v start at
+    0 for every client in every round, so clients with a few steps are hardly beyond the warm-up.
+    The server's Adam, which remembers, is `FedAdam`. Weight decay is not in the paper: it is
+    torch's.
+
+    Args:
+        lr: The learning rate, above 0: about how far an element moves in a step.
+        beta1: How much of the last m is kept, in [0, 1).
+        beta2: How much of the last v is kept, in [0, 1).
+        eps: Added to the root, above 0, so that nothing is divided by 0.
+        weight_decay: Pulls params towards 0 through the gradient, at least 0. In `AdamW` it does
+            not pass through m and v, which usually works better.
+
+    Reference:
+        Kingma and Ba, "Adam: A Method for Stochastic Optimization", 2015, Algorithm 1.
+    """
 
     lr: float = 1e-3
     beta1: float = 0.9
@@ -100,7 +147,22 @@ class Adam:
 
 @dataclass(frozen=True)
 class AdamW:
-    """Loshchilov and Hutter (2019): Adam whose weight decay does not pass through the moments."""
+    """Adam whose weight decay does not pass through m and v.
+
+        x ← x - lr · weight_decay · x, then a step of `Adam` without weight decay
+
+    As in torch, decay is in proportion to `lr`. In the paper it is not.
+
+    Args:
+        lr: The learning rate, above 0: about how far an element moves in a step.
+        beta1: How much of the last m is kept, in [0, 1).
+        beta2: How much of the last v is kept, in [0, 1).
+        eps: Added to the root, above 0, so that nothing is divided by 0.
+        weight_decay: The share of a param that lr = 1 would take off it in a step, at least 0.
+
+    Reference:
+        Loshchilov and Hutter, "Decoupled Weight Decay Regularization", 2019, Algorithm 2.
+    """
 
     lr: float = 1e-3
     beta1: float = 0.9

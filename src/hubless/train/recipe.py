@@ -14,17 +14,40 @@ from hubless.train.optimizers import SGD, Optimizer
 
 @dataclass(frozen=True)
 class Recipe:
-    """Local training: which optimizer, for how long, in batches of what size.
+    """What a client does with its data: which optimizer, for how long, in batches of what size.
 
-    `batch=None` takes all of a client's examples in one step; with `epochs=1` that is FedSGD.
-    `steps` trains every client for so many steps instead of epochs. `clip` bounds the gradient's
-    norm; `proximal` is the mu of FedProx (Li et al. 2020), which pulls towards the global params.
-    `decay` multiplies the learning rate from round to round. `precision` is that of the forward
-    and backward pass: "float32", "tf32" (matrix products of a GPU in TF32) or "bfloat16"; params
-    and what the optimizer remembers stay float32.
+        gradient ← gradient of the batch's mean loss + proximal · (x - x_global)
+        gradient ← gradient · min(1, clip / |gradient|)
+
+    x are the client's params and x_global those it started from. The proximal term is that of
+    FedProx, and the optimizer makes its step with what comes out.
+
+    Args:
+        optimizer: `SGD(0.1)` if not given; or `Adam`, `AdamW`, or one of your own. It starts anew
+            for every client in every round.
+        epochs: How often a client goes through its data in a round, at least 1. More saves rounds,
+            and drives clients apart whose data differ.
+        batch: How many examples a step takes, at least 1; the last one of an epoch may be smaller.
+            None takes all of a client's examples in one step: with `epochs=1` that is FedSGD.
+        steps: So many steps for every client, instead of epochs: a client with few examples goes
+            through them again. It bounds how far a busy client may go.
+        clip: The longest gradient, above 0, as a norm over all params; None does not clip. 1.0 is a
+            usual first try where training diverges.
+        proximal: The mu of FedProx, at least 0: how strongly a client is pulled back to the global
+            params. 0 does not pull. It helps where many epochs drive clients apart.
+        decay: What the learning rate is multiplied by from round to round. 0.99 halves it in some
+            70 rounds.
+        shuffle: Whether a client's examples are mixed anew in every epoch. False keeps their order,
+            such as that of a text.
+        precision: Of the forward and backward pass: "float32", "tf32" (a GPU's matrix products in
+            TF32) or "bfloat16". Params and what the optimizer remembers are always float32.
 
     >>> Recipe(SGD(0.1), epochs=5, batch=10).steps_for(np.array([25, 0, 1]))
     array([15,  0,  5])
+
+    Reference:
+        Li, Sahu, Zaheer, Sanjabi, Talwalkar and Smith, "Federated Optimization in Heterogeneous
+        Networks", 2020, Algorithm 2.
     """
 
     optimizer: Optimizer = field(default_factory=lambda: SGD(0.1))
@@ -68,5 +91,5 @@ class Recipe:
         return np.asarray(epochs * examples + np.minimum(steps * self.batch, examples))
 
     def lr(self, round: int) -> float:
-        """The learning rate of a round."""
+        """The learning rate of a round, counted from 0: that of the optimizer times decay^round."""
         return self.optimizer.lr * self.decay**round

@@ -18,12 +18,22 @@ PerExample = Callable[..., Tensor]
 
 @dataclass(frozen=True)
 class Task:
-    """A module, a loss that gives one number per example, and metrics that do the same.
+    """The model, what it is trained on, and how well it does.
 
-    `inputs` are the columns the module is called with, in order, or by keyword where a mapping
-    from argument to column is given; `targets` are what loss and metrics see besides its output.
-    `prepare` turns a batch of stored columns into what the module expects, on the device: integer
-    images into floats, for one.
+    Loss and metrics give one number per example, not one for the batch. So clients can share a pass
+    over the model, and any group of examples has a mean.
+
+    Args:
+        module: Where training starts, with the params it has. It is copied, not changed.
+        loss: A function (output, *targets) to one number per example; `cross_entropy` if not given.
+            `hubless.train.losses` has others; torch's need `reduction="none"`.
+        metrics: More such functions by name, such as {"accuracy": accuracy}; they are only
+            evaluated.
+        inputs: The columns that the module is called with, in this order; or by keyword, as a
+            mapping from argument to column.
+        targets: The columns that loss and metrics get besides the output.
+        prepare: Turns a batch of stored columns into what the module expects, on the device. Images
+            stored as bytes become floats here, which keeps memory small.
 
     >>> task = Task(nn.Linear(3, 2))
     >>> task.losses(task.module, {"x": torch.ones(4, 3), "y": torch.tensor([0, 1, 1, 0])}).shape

@@ -19,18 +19,30 @@ class ValueOfLosses(Protocol):
     def __call__(
         self, losses: Tensor, targets: Mapping[str, Tensor], owner: Tensor, sizes: Tensor
     ) -> Tensor:
-        """Every client's number."""
+        """Every client's number.
+
+        Args:
+            losses: One per example.
+            targets: The task's target columns, one row per example.
+            owner: The client of each example, by its place among these clients.
+            sizes: How many examples each client has.
+        """
         ...
 
 
 @dataclass(frozen=True)
 class LossOverRoot:
-    """The sum of losses over the root of their number, as Goetz et al. (2019) have it.
+    """The sum of losses over the root of their number: Σ loss / √n.
+
+    It grows with how badly the model does and, as a root, with how many examples a client has.
 
     >>> import torch
     >>> losses, owner = torch.tensor([1.0, 3.0, 5.0]), torch.tensor([0, 0, 1])
     >>> LossOverRoot()(losses, {}, owner, torch.tensor([2, 1]))
     tensor([2.8284, 5.0000])
+
+    Reference:
+        Goetz et al., "Active Federated Learning", 2019, section 4.1.
     """
 
     def __call__(
@@ -41,7 +53,7 @@ class LossOverRoot:
 
 @dataclass(frozen=True)
 class MeanLoss:
-    """How badly the model does on an example of the client."""
+    """How badly the model does on an example of the client: Σ loss / n, whatever n is."""
 
     def __call__(
         self, losses: Tensor, targets: Mapping[str, Tensor], owner: Tensor, sizes: Tensor
@@ -51,7 +63,18 @@ class MeanLoss:
 
 @dataclass(frozen=True)
 class HighLosses:
-    """How many examples the model does badly on: one example more or less changes it by one."""
+    """How many examples the model does badly on.
+
+    One example more or less changes it by one at most, which is what `Count` hides with little
+    noise.
+
+    Args:
+        above: The loss above which an example counts. It should be one that some examples exceed
+            and others do not, also late in training.
+
+    Reference:
+        Goetz et al., "Active Federated Learning", 2019, section 4.2.
+    """
 
     above: float = 1.0
 
@@ -63,7 +86,15 @@ class HighLosses:
 
 @dataclass(frozen=True)
 class LabelCount:
-    """How many examples have this label in a column of targets."""
+    """How many examples have this label, such as the rare one; it does not depend on the model.
+
+    Args:
+        label: The label that is counted.
+        column: The column of the task's targets that holds labels.
+
+    Reference:
+        Goetz et al., "Active Federated Learning", 2019, section 5.
+    """
 
     label: int = 1
     column: str = "y"
