@@ -19,8 +19,13 @@ Row = Mapping[str, float]
 class Callback(Protocol):
     """Called after every round with what is known of it; returning True ends the run.
 
-    A round's row holds metrics only where it was evaluated. One that is also `Remembering` goes on
-    where it was when a run is resumed.
+    Any function of (simulation, row) will do. `simulation` is as it is after the newest round.
+    `row` is that of the round in `Simulation.history`: it holds metrics only where the round was
+    evaluated. On a GPU rounds are told of in batches, so the simulation may be ahead of the row. A
+    callback that is also `Remembering` goes on where it was when a run is resumed.
+
+    >>> def too_long(simulation, row):
+    ...     return row["virtual"] > 3600
     """
 
     def __call__(self, simulation: Simulation, row: Row) -> bool | None: ...
@@ -44,6 +49,10 @@ class Checkpoint:
 
     `Simulation.resume(folder)` goes on from there, to the same bits. It is called after all other
     callbacks, so that what they remember of a round is part of it.
+
+    Args:
+        folder: Where the checkpoint goes. It is replaced as a whole: a crash leaves the one before.
+        every: Rounds between two checkpoints, at least 1. About so many are lost in a crash.
     """
 
     def __init__(self, folder: str | Path, every: int = 50) -> None:
@@ -62,7 +71,17 @@ class Checkpoint:
 
 
 class EarlyStop:
-    """End the run when a metric has not improved for so many evaluations, or reached a target."""
+    """End the run when a metric has not improved for so many evaluations, or reached a target.
+
+    Args:
+        metric: "loss" or a metric of the task, on the test population. Only rounds that are
+            evaluated count: see `evaluate_every` of `Simulation`.
+        patience: How many evaluations may pass without a new best; None never loses patience.
+        target: The value at which the run ends at once; None has no target.
+        best: Whether a "low" or a "high" metric is good: "low" for losses, "high" for accuracies.
+
+    >>> stop = EarlyStop("accuracy", target=0.9, best="high")
+    """
 
     def __init__(
         self,
@@ -88,7 +107,15 @@ class EarlyStop:
 
 
 class BestModel:
-    """Keep the params with the best metric; `params` holds them by name."""
+    """Keep the params with the best metric.
+
+    `params` holds them by name, `value` is their metric and `round` the round they are from.
+
+    Args:
+        metric: "loss" or a metric of the task, on the test population. Only rounds that are
+            evaluated count: see `evaluate_every` of `Simulation`.
+        best: Whether a "low" or a "high" metric is good: "low" for losses, "high" for accuracies.
+    """
 
     def __init__(self, metric: str = "loss", best: Literal["low", "high"] = "low") -> None:
         self.metric = metric

@@ -63,13 +63,41 @@ class EngineChoice(Protocol):
 class Simulation:
     """Trains a task over a population, a cohort per round.
 
-    `cohort` is how many clients train in a round: 10, or 0.1 of all. `test` is evaluated
-    every `evaluate_every` rounds. `value` is what clients say training them is worth, for
-    selectors that look at it, and `private` the noise that they add; what that gives away is
-    counted in `ledger`, which may have a budget. `devices` gives clients speeds and a virtual
-    clock; `pace` says whether rounds wait for stragglers (`Pace`) or not at all (`Buffered`).
-    `events` is a file for JSON lines, a listener, or several, and `name` what the run is called
-    there. The same seed gives the same result. What is known of every client is in `roster`.
+    In a round the selector picks a cohort, each of its clients trains by the recipe, and the
+    strategy makes the next version of what they learned. The same seed gives the same result. What
+    is known of every client is in `roster`, what happened in each round in `history`, and the
+    current version in `params`.
+
+    Args:
+        task: The model, its loss and metrics. Training starts from the params that its module has.
+        population: Who has which examples.
+        recipe: What a client does with its data; `Recipe()` if not given: one epoch of SGD, in
+            batches of 10.
+        strategy: How updates become the next version; `FedAvg()` if not given.
+        selector: Who trains next; `Uniform()` if not given.
+        value: What training a client is worth, for selectors that look at that. `Active`, `Oort`
+            and `PowerOfChoice` get `LossOverRoot()` if not given, and `OptimalSampling` gets
+            `UpdateNorm()`; others get nothing.
+        private: The noise that clients add to these values before anybody sees them, such as
+            `Laplace`; none if not given. It needs a `value`, given or usual.
+        ledger: Counts what `private` gives away; one without a budget if not given. With a budget,
+            clients stop reporting when it is spent.
+        cohort: How many clients train in a round: a whole number, or a share of all in (0, 1]. 1 is
+            one client and 1.0 is everybody.
+        seed: Whatever is drawn follows from it. The module's params do not: they are there before.
+        engine: What computes: `Local()` if not given, or `Ray(...)`.
+        test: What is evaluated. Without it there is no evaluation during the run.
+        evaluate_every: Rounds between two evaluations of `test`; the last round of a run always has
+            one. 0 evaluates the last one only.
+        devices: What clients' devices are capable of, which gives a virtual clock. If not given
+            there is no clock, unless `pace` needs one: then `Devices()`.
+        pace: `Pace` for rounds that wait for clients, or `Buffered` for versions that wait for
+            nobody; `Pace()` if not given: everybody asked is waited for.
+        callbacks: Called after each round; a true answer ends the run. `Checkpoint`, `EarlyStop`
+            and `BestModel` are some.
+        events: A function that is called with each event, a file to which each is appended as a
+            line of JSON, or a list of these.
+        name: What the run is called in its events.
 
     >>> from torch import nn
     >>> from hubless.train.optimizers import SGD
@@ -157,7 +185,15 @@ class Simulation:
 
     @property
     def history(self) -> polars.DataFrame:
-        """One row per round: losses, metrics where evaluated, bytes, seconds of both clocks."""
+        """One row per round.
+
+        `clients` and `examples` are those whose updates counted, `skipped` had no examples, and
+        `dropped` came back too late. `train_loss` is the mean over all examples trained on.
+        `bytes_down` and `bytes_up` are what would have travelled, `seconds` is real time and
+        `virtual` that of the clients' clock since the start. Where a round was evaluated there is
+        the `loss` and every metric of the task; `epsilon` is what the client that gave away most
+        has given away.
+        """
         import polars
 
         return polars.DataFrame(self.rows, infer_schema_length=None)
@@ -167,6 +203,9 @@ class Simulation:
 
         Interrupting (Ctrl-C) leaves the state of the last complete round, which a `Checkpoint`
         among the callbacks also saves.
+
+        Args:
+            rounds: In all, those of earlier calls and of a resumed run included.
         """
         if self.round >= rounds:
             return
@@ -218,11 +257,19 @@ class Simulation:
             torch.set_num_threads(self._threads)
 
     def evaluate(self, test: Population | None = None) -> dict[str, float]:
-        """Loss and metrics of the current version."""
+        """Loss and metrics of the current version, each the mean over all examples.
+
+        Args:
+            test: What to evaluate on; that of the simulation if not given.
+        """
         return {name: float(mean) for name, mean in self._on(test).means(self.flat).items()}
 
     def evaluate_by_client(self, test: Population | None = None) -> polars.DataFrame:
-        """Loss and metrics of the current version, for each client of a test population."""
+        """Loss and metrics of the current version, one row for each client of a test population.
+
+        Args:
+            test: What to evaluate on; that of the simulation if not given.
+        """
         import polars
 
         evaluation = self._on(test)
@@ -231,14 +278,21 @@ class Simulation:
         return polars.DataFrame({"client": named, "examples": evaluation.test.sizes, **columns})
 
     def evaluate_by_example(self, test: Population | None = None) -> dict[str, NDArray[np.float32]]:
-        """Loss and metrics of the current version, for every example in client order."""
+        """Loss and metrics of the current version, for every example in client order.
+
+        Args:
+            test: What to evaluate on; that of the simulation if not given.
+        """
         values = self._on(test).values(self.flat)
         return {name: each.cpu().numpy() for name, each in values.items()}
 
     def go_on_from(self, earlier: Simulation, *, optimizer: bool = False) -> None:
-        """Start from the params that another simulation ended with.
+        """Start from the params that another simulation ended with, such as last month's.
 
-        With `optimizer`, what its server optimizer remembers is taken over, too.
+        Args:
+            earlier: A simulation of the same model.
+            optimizer: Take over what its server optimizer remembers, too; both need strategies with
+                the same slots.
         """
         if self.round:
             raise DataError(f"{self.round} rounds are done: it is too late to start from elsewhere")
@@ -272,7 +326,11 @@ class Simulation:
         self._slots = cast("tuple[Tensor, ...]", slots)
 
     def save(self, folder: str | Path) -> Path:
-        """Write everything that is needed to go on into a folder, whole or not at all."""
+        """Write everything that is needed to go on into a folder, whole or not at all.
+
+        Args:
+            folder: Is made if it is not there.
+        """
         self._report()
         arrays: dict[str, NDArray[Any]] = {"params": self.flat.cpu().numpy()}
         if not np.isfinite(arrays["params"]).all():
@@ -294,7 +352,13 @@ class Simulation:
         return checkpoint.write(Path(folder), {**arrays, **more}, about)
 
     def resume(self, folder: str | Path) -> bool:
-        """Take the state from a folder's checkpoint; False where there is none yet."""
+        """Take the state from a folder's checkpoint; False where there is none yet.
+
+        Refused where the checkpoint is of another simulation: other clients, settings or seed.
+
+        Args:
+            folder: Where a `Checkpoint` or `save` wrote.
+        """
         if not (Path(folder) / checkpoint.NAME).exists():
             return False
         arrays, facts = checkpoint.read(Path(folder))

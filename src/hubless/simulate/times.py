@@ -18,12 +18,26 @@ Draw = Callable[[np.random.Generator, int], Floats]
 
 
 def constant(value: float) -> Draw:
-    """The same for every client."""
+    """The same for every client.
+
+    Args:
+        value: What each client has.
+
+    >>> constant(3.0)(np.random.default_rng(0), 2)
+    array([3., 3.])
+    """
     return lambda rng, clients: np.full(clients, float(value))
 
 
 def lognormal(median: float, spread: float = 1.0) -> Draw:
-    """Heavy-tailed: half of the clients are above the median, a few far above.
+    """Heavy-tailed, as devices are: half of the clients are above the median, a few far above.
+
+        median · e^(spread · z)        z normal, drawn for each client
+
+    Args:
+        median: What the client in the middle has, above 0.
+        spread: The standard deviation of the logarithm, at least 0. With 0.5 two clients in three
+            are within a factor of 1.65 of the median, with 1.0 within 2.7.
 
     >>> lognormal(10.0, 0.5)(np.random.default_rng(0), 3).round(1)
     array([10.6,  9.4, 13.8])
@@ -32,16 +46,32 @@ def lognormal(median: float, spread: float = 1.0) -> Draw:
 
 
 def uniform(low: float, high: float) -> Draw:
-    """Anything between two bounds."""
+    """Anything between two bounds, all alike.
+
+    Args:
+        low: The least a client has.
+        high: The most a client has.
+    """
     return lambda rng, clients: rng.uniform(low, high, clients)
 
 
 @dataclass(frozen=True)
 class Devices:
-    """How clients' devices differ: what each is capable of is drawn once.
+    """How clients' devices differ; what each is capable of is drawn once, from the seed.
 
-    `speed` is in examples trained per second, `down` and `up` in bytes per second, and
-    `availability` the share of rounds in which a client can be reached at all.
+        seconds = bytes of the model / down + examples / speed + bytes of the model / up
+
+    That is how long a client takes for a round; examples are counted as often as it trains on them.
+
+    Args:
+        speed: Examples trained per second; lognormal around 100 if not given.
+        down: Bytes received per second; lognormal around 2 MB if not given.
+        up: Bytes sent per second; lognormal around 500 kB if not given.
+        availability: The share of rounds in which a client can be reached, 0 to 1, drawn anew in
+            each round. If not given everybody always can.
+
+    >>> from hubless.simulate.times import Devices, constant, uniform
+    >>> devices = Devices(speed=constant(50.0), availability=uniform(0.1, 0.9))
     """
 
     speed: Draw = field(default_factory=lambda: lognormal(100.0, 0.5))
@@ -52,10 +82,20 @@ class Devices:
 
 @dataclass(frozen=True)
 class Pace:
-    """Synchronous rounds: ask for `over` times the cohort and keep the first that come back.
+    """Synchronous rounds: ask more clients than are needed, and keep the first that come back.
 
-    Who is not back by `deadline` seconds is dropped. A round lasts until the last one that counts
-    is there.
+    A round lasts until the last client that counts is there. Where fewer than the cohort are back
+    by the deadline, it lasts until then.
+
+    Args:
+        over: How many times the cohort is asked, at least 1. 1.3 asks 13 clients where 10 are
+            needed, so that the three slowest keep nobody waiting. Their work is lost, and slow
+            clients are heard less often.
+        deadline: Virtual seconds after which a client is dropped, above 0. Without one a round
+            waits for all that it needs.
+
+    Reference:
+        Bonawitz et al., "Towards Federated Learning at Scale: System Design", 2019.
     """
 
     over: float = 1.0
@@ -72,11 +112,23 @@ class Pace:
 
 @dataclass(frozen=True)
 class Buffered:
-    """Asynchronous: `concurrency` clients train at any time; every `buffer` arrivals, a version.
+    """Asynchronous: clients train all the time, and after so many answers there is a new version.
 
-    With `adding="deltas"` what a client learned is added to the version it meets (FedBuff, Nguyen
-    et al. 2022); with "params" its params are mixed in as they are (FedAsync, Xie et al. 2019,
-    with `buffer=1`).
+    Nobody waits for slow clients. They start from a version that is old when they answer, and the
+    strategy sees by how many versions: `FedBuff`, `FedAsync` or `ByStaleness` let that count. A
+    round is a version, and the simulation's `cohort` only helps to choose how to compute.
+
+    Args:
+        concurrency: How many clients train at any time, at least 1. More make progress faster and
+            updates staler: by about concurrency / buffer versions on average.
+        buffer: How many answers a version is made of, at least 1.
+        adding: What an answer is. "deltas" adds what a client learned to the version it meets, as
+            FedBuff does; "params" mixes in its params as they are, as FedAsync does with
+            `buffer=1`.
+
+    Reference:
+        Nguyen et al., "Federated Learning with Buffered Asynchronous Aggregation", 2022. Xie,
+        Koyejo and Gupta, "Asynchronous Federated Optimization", 2019.
     """
 
     concurrency: int = 100
@@ -125,6 +177,11 @@ class VirtualClock:
 
 def keep_in_time(durations: Floats, wanted: int, pace: Pace) -> tuple[Ints, float]:
     """Positions of those whose answers count, in the order they were asked, and the seconds.
+
+    Args:
+        durations: How long each client that was asked takes, in seconds.
+        wanted: How many answers are needed.
+        pace: Its deadline is kept to.
 
     >>> keep_in_time(np.array([5.0, 1.0, 9.0, 2.0]), 2, Pace(over=2.0))
     (array([1, 3]), 2.0)

@@ -16,9 +16,14 @@ from hubless.simulate.job import Engine, Job
 
 @dataclass(frozen=True)
 class Local:
-    """All on this machine. What is left at "auto" is decided by measuring, once, and remembered.
+    """Everything on this machine. What is left at "auto" is measured once, and remembered.
 
-    `lanes=0` trains one client after another on the module itself, where a debugger can look on.
+    Args:
+        lanes: How many clients train side by side in one pass. 0 trains one after the other on the
+            module itself, where a debugger can look on.
+        compiled: Whether the step is compiled: slow to start, and faster in long runs.
+        processes: How many processes share a cohort, on a CPU.
+        device: "cpu", "cuda" or any other of torch's; "auto" takes a GPU where there is one.
     """
 
     lanes: int | Literal["auto"] = "auto"
