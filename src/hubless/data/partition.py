@@ -19,6 +19,11 @@ from hubless.rng import stream
 class Parts:
     """Which examples each client gets: client i has `rows[offsets[i]:offsets[i + 1]]`.
 
+    Args:
+        rows: Numbers of examples, those of client 0 first.
+        offsets: Where each client's stretch of `rows` begins, and at the end its length.
+        names: What clients are called, if they have names.
+
     >>> parts = Parts.of([[3, 1], [], [0, 2]])
     >>> len(parts), parts.rows_of(2)
     (3, array([0, 2]))
@@ -30,7 +35,11 @@ class Parts:
 
     @classmethod
     def of(cls, parts: Sequence[ArrayLike]) -> Parts:
-        """From one list of example numbers per client."""
+        """From one list of example numbers per client.
+
+        Args:
+            parts: For each client the numbers of its examples, counted from 0; a list may be empty.
+        """
         arrays = [np.asarray(part) for part in parts]
         for client, array in enumerate(arrays):
             if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):
@@ -57,7 +66,12 @@ class Parts:
 def iid(examples: int, clients: int, *, seed: int = 0, sizes: ArrayLike | None = None) -> Parts:
     """Shuffled and cut: equal parts, or parts in proportion to `sizes`; nobody gets nothing.
 
-    Sizes that add up to the number of examples are met exactly.
+    Args:
+        examples: How many there are.
+        clients: Among how many they are dealt.
+        seed: The same seed deals the same way.
+        sizes: One number above 0 per client; only proportions count. Sizes that add up to
+            `examples` are met exactly. See `lognormal_sizes`.
 
     >>> iid(10, clients=3).sizes
     array([4, 3, 3])
@@ -76,7 +90,15 @@ def iid(examples: int, clients: int, *, seed: int = 0, sizes: ArrayLike | None =
 
 
 def lognormal_sizes(clients: int, *, spread: float = 1.0, seed: int = 0) -> NDArray[np.float64]:
-    """Proportions as uneven as users are: log-normal, with `spread` the sigma of the logarithm.
+    """Proportions as uneven as users are, for the `sizes` of `iid`.
+
+        size = e^(spread · z)        z normal, drawn for each client
+
+    Args:
+        clients: How many there are.
+        spread: The standard deviation of the logarithm, at least 0. 0 makes all equal; with 1.5 the
+            busiest tenth has more than half of all examples.
+        seed: The same seed gives the same sizes.
 
     >>> iid(1000, clients=4, sizes=lognormal_sizes(4, spread=1.5)).sizes
     array([ 30,  18,  75, 877])
@@ -87,13 +109,23 @@ def lognormal_sizes(clients: int, *, spread: float = 1.0, seed: int = 0) -> NDAr
 
 
 def shards(labels: ArrayLike, clients: int, *, each: int = 2, seed: int = 0) -> Parts:
-    """Sorted by label, cut into `clients * each` equal shards, and `each` dealt to every client.
+    """Sorted by label, cut into `clients · each` equal shards, and `each` dealt to every client.
 
-    The pathological non-IID split of McMahan et al. (2017): with two shards of MNIST, most
-    clients know two digits.
+    With two shards of MNIST, most clients know two digits.
+
+    Args:
+        labels: One per example.
+        clients: Among how many they are dealt.
+        each: Shards per client, at least 1. The fewer, the fewer labels a client knows; 2 is the
+            paper's.
+        seed: The same seed deals the same way.
 
     >>> shards([0, 1, 0, 1, 0, 1, 0, 1], clients=2).sizes
     array([4, 4])
+
+    Reference:
+        McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
+        2017, section 3.
     """
     column = _labels(labels)
     if each < 1:
@@ -111,16 +143,27 @@ def shards(labels: ArrayLike, clients: int, *, each: int = 2, seed: int = 0) -> 
 def dirichlet(
     labels: ArrayLike, clients: int, alpha: float, *, seed: int = 0, least: int = 1
 ) -> Parts:
-    """Every label is shared out in proportions drawn from a symmetric Dirichlet of `alpha`.
+    """Every label is shared out among clients in proportions drawn from a Dirichlet distribution.
 
-    A small alpha gives each label to few clients; a large one approaches `iid`. A client that
-    ends with fewer than `least` examples is topped up with random ones of the largest clients,
-    which unlike drawing again always ends.
+        proportions of a label over clients ~ Dirichlet(alpha, ..., alpha)
 
-    Reference: Yurochkin et al. (2019), Bayesian nonparametric federated learning.
+    Clients then differ both in their labels and in how much they have. A client that ends with
+    fewer than `least` examples is topped up with random ones of the largest clients. Drawing again
+    instead might never end.
+
+    Args:
+        labels: One per example.
+        clients: Among how many they are dealt.
+        alpha: How even it is, above 0. 0.1 gives each label to few clients, 1 is mildly uneven, and
+            from 100 on it is nearly `iid`.
+        seed: The same seed deals the same way.
+        least: The number of examples that every client has at least.
 
     >>> dirichlet([0] * 50 + [1] * 50, clients=4, alpha=0.3, least=5).sizes
     array([31, 59,  5,  5])
+
+    Reference:
+        Yurochkin et al., "Bayesian Nonparametric Federated Learning of Neural Networks", 2019.
     """
     column = _labels(labels)
     if not (np.isfinite(alpha) and alpha > 0):
@@ -141,14 +184,21 @@ def dirichlet(
 def label_skew(labels: ArrayLike, clients: int, skew: float, *, seed: int = 0) -> Parts:
     """With probability `skew` an example goes to the client of its label, else to anyone.
 
-    The distinct labels, in order, are cut into one group per client (with two clients, digits 0
-    to 4 and 5 to 9). At skew 1 no label is shared, at 0 the split is random; few examples may
-    leave a client with none.
+    The distinct labels, in order, are cut into one group per client: with two clients, digits 0 to
+    4 and 5 to 9. Few examples may leave a client with none.
 
-    Reference: flwr-serverless, section 4.1.
+    Args:
+        labels: One per example.
+        clients: Among how many they are dealt; at most as many as there are labels.
+        skew: In [0, 1]. At 0 the split is random, at 1 no label is shared.
+        seed: The same seed deals the same way.
 
     >>> label_skew([0, 1, 2, 3], clients=2, skew=1.0).rows
     array([0, 1, 2, 3])
+
+    Reference:
+        Namjoshi, Green, Sharma and Si, "Serverless Federated Learning with flwr-serverless", 2023,
+        section 4.1.
     """
     column = _labels(labels)
     if not 0 <= skew <= 1:
@@ -167,6 +217,9 @@ def label_skew(labels: ArrayLike, clients: int, skew: float, *, seed: int = 0) -
 
 def by_column(values: ArrayLike) -> Parts:
     """One client for each distinct value, named after it, in sorted order.
+
+    Args:
+        values: Whose each example is: integers or texts.
 
     >>> parts = by_column(["ann", "bob", "ann"])
     >>> parts.names, parts.rows_of(0)

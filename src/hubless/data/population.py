@@ -23,9 +23,16 @@ Columns = Mapping[str, NDArray[Any]]
 class Population:
     """Clients and their examples: values in columns, one row per example, shared by all views.
 
-    Client i owns the rows `rows[offsets[i]:offsets[i + 1]]` of every column; without `rows` the
-    columns stand in client order. Nothing is kept per client but its offset, and its name if it
-    has one, so ten million clients are one array of 80 MB.
+    Client i owns the rows `rows[offsets[i]:offsets[i + 1]]` of every column. Nothing is kept per
+    client but its offset, and its name if it has one, so ten million clients are one array of 80
+    MB. `by`, `of` and `pooled` make one of data at hand.
+
+    Args:
+        columns: Arrays by name, all with a row per example.
+        offsets: Where each client's stretch begins, from 0, and at the end the number of examples.
+        rows: The rows of the columns in client order; None where columns stand in that order
+            already.
+        names: What clients are called, one name each; None if they are only numbered.
 
     >>> x, y = np.arange(8).reshape(4, 2), np.array([0, 1, 1, 0])
     >>> people = Population.by({"x": x, "y": y}, ["ann", "bob", "ann", "ann"])
@@ -57,6 +64,9 @@ class Population:
     def pooled(cls, columns: Columns) -> Population:
         """One client that owns everything: a test set, or what a partition starts from.
 
+        Args:
+            columns: Arrays by name, all with a row per example.
+
         >>> Population.pooled({"y": np.arange(3)}).sizes
         array([3])
         """
@@ -64,7 +74,15 @@ class Population:
 
     @classmethod
     def by(cls, columns: Columns, client_ids: ArrayLike) -> Population:
-        """One client per distinct id, in sorted order, its rows in the order they stand in."""
+        """One client per distinct id, in sorted order, its rows in the order they stand in.
+
+        Args:
+            columns: Arrays by name, all with a row per example.
+            client_ids: Whose each row is: integers or texts.
+
+        >>> Population.by({"y": np.array([5, 6, 7])}, [8, 3, 8]).client(1)["y"]
+        array([5, 7])
+        """
         ids = np.asarray(client_ids)
         if ids.shape != (_height(columns),):
             raise DataError(
@@ -76,6 +94,10 @@ class Population:
     @classmethod
     def of(cls, columns: Columns, parts: Sequence[ArrayLike]) -> Population:
         """From one list of row numbers per client.
+
+        Args:
+            columns: Arrays by name, all with a row per example.
+            parts: For each client the numbers of its rows; a list may be empty.
 
         >>> Population.of({"y": np.array([5, 6, 7])}, [[2, 0], []]).client(0)["y"]
         array([7, 5])
@@ -90,12 +112,16 @@ class Population:
         client: str,
         columns: Sequence[str] | Mapping[str, str] | None = None,
     ) -> Population:
-        """Read parquet files, one row per example, grouped by the column `client`.
+        """Read parquet files, one row per example, grouped by a column. Needs polars.
 
-        `columns` lists the columns to read, or maps the names they get to the names they have in
-        the files (`{"x": "text", "y": "label"}`); without it all are read. Numbers, dates, lists
-        of one length become arrays of their dtype, strings arrays of `numpy.dtypes.StringDType`.
-        Needs polars.
+        Numbers, dates and lists of one length become arrays of their dtype, strings arrays of
+        `numpy.dtypes.StringDType`.
+
+        Args:
+            paths: A file, or several that are read one after the other.
+            client: The column that says whose each row is.
+            columns: The columns to read, or a mapping from the names they get to the names they
+                have in the files (`{"x": "text", "y": "label"}`); all of them if not given.
         """
         owner, read = tables.read_parquet(paths, client, columns)
         return cls.by(read, owner)
@@ -108,18 +134,33 @@ class Population:
         client: str,
         columns: Sequence[str] | Mapping[str, str] | None = None,
     ) -> Population:
-        """Read a `datasets.Dataset` as `from_parquet` reads files, through Arrow. Needs polars."""
+        """Read a `datasets.Dataset`, one row per example, grouped by a column. Needs polars.
+
+        Args:
+            dataset: What `datasets.load_dataset(..., split=...)` gives. It is read through Arrow.
+            client: The column that says whose each row is.
+            columns: As in `from_parquet`.
+        """
         owner, read = tables.read_huggingface(dataset, client, columns)
         return cls.by(read, owner)
 
     @classmethod
     def open(cls, folder: str | Path, *, mmap: bool = True) -> Population:
-        """What `save` wrote; memory-mapped, numbers are read from disk only when used."""
+        """What `save` wrote.
+
+        Args:
+            folder: Where it wrote.
+            mmap: Read numbers from disk only when they are used; False reads all of them now.
+        """
         columns, offsets, rows, names = files.read(Path(folder), mmap)
         return cls(columns, offsets, rows, names)
 
     def save(self, folder: str | Path) -> None:
-        """Write .npy files into a new folder, for `open`: no pickle, and views stay views."""
+        """Write .npy files into a new folder, for `open`: no pickle, and views stay views.
+
+        Args:
+            folder: One that is not there yet, or is empty.
+        """
         files.write(Path(folder), self.columns, self.offsets, self.rows, self.names)
 
     def __len__(self) -> int:
@@ -163,7 +204,11 @@ class Population:
         return {name: values[rows] for name, values in self.columns.items()}
 
     def partition(self, parts: Parts) -> Population:
-        """The same examples dealt anew; parts number them in client order.
+        """The same examples dealt anew.
+
+        Args:
+            parts: Which examples each client gets, numbered in client order: what `iid`, `shards`,
+                `dirichlet`, `label_skew` and `by_column` of `hubless.data` give.
 
         >>> from hubless.data import iid
         >>> digits = Population.pooled({"y": np.arange(100) % 10})
@@ -184,6 +229,9 @@ class Population:
     def select(self, clients: ArrayLike) -> Population:
         """Only these clients, in this order: a view.
 
+        Args:
+            clients: Their numbers.
+
         >>> Population.of({"y": np.arange(4)}, [[0], [1, 2], [3]]).select([2, 1]).sizes
         array([1, 2])
         """
@@ -202,7 +250,10 @@ class Population:
         return Population(self.columns, offsets_of(sizes), rows, names)
 
     def where(self, mask: ArrayLike) -> Population:
-        """Only the rows that satisfy a mask over the columns' rows; every client keeps its place.
+        """Only some rows; every client keeps its place, if with no examples.
+
+        Args:
+            mask: One bool for each row of the columns, as they stand, not in client order.
 
         >>> people = Population.of({"month": np.array([1, 2, 2])}, [[0], [1, 2]])
         >>> people.where(people.columns["month"] == 2).sizes
@@ -226,9 +277,13 @@ class Population:
     def split(self, share: float, *, seed: int | None = None) -> tuple[Population, Population]:
         """Cut every client in two: all but a share of its examples, and that share.
 
-        The share is a client's last examples (the latest, where rows stand in time), or random
-        ones when a seed is given. It is rounded down, but a client with two examples or more has
-        at least one on either side; a single example stays on the first.
+        The share is rounded down, but a client with two examples or more has at least one on either
+        side; a single example stays on the first.
+
+        Args:
+            share: Of each client's examples, between 0 and 1.
+            seed: Takes random examples. Without it the last ones are taken: the latest, where rows
+                stand in time.
 
         >>> train, test = Population.of({"y": np.arange(6)}, [range(5), [5]]).split(0.2)
         >>> train.sizes, test.sizes

@@ -74,7 +74,8 @@ class Simulation:
         recipe: What a client does with its data; `Recipe()` if not given: one epoch of SGD, in
             batches of 10.
         strategy: How updates become the next version; `FedAvg()` if not given.
-        selector: Who trains next; `Uniform()` if not given.
+        selector: Who trains next; `Uniform()` if not given. An unbiased one (`OptimalSampling`,
+            `Activity` with `unbiased`) needs a strategy that takes a mean, and a `Pace`.
         value: What training a client is worth, for selectors that look at that. `Active`, `Oort`
             and `PowerOfChoice` get `LossOverRoot()` if not given, and `OptimalSampling` gets
             `UpdateNorm()`; others get nothing.
@@ -82,17 +83,20 @@ class Simulation:
             `Laplace`; none if not given. It needs a `value`, given or usual.
         ledger: Counts what `private` gives away; one without a budget if not given. With a budget,
             clients stop reporting when it is spent.
-        cohort: How many clients train in a round: a whole number, or a share of all in (0, 1]. 1 is
-            one client and 1.0 is everybody.
-        seed: Whatever is drawn follows from it. The module's params do not: they are there before.
+        cohort: How many clients train in a round, unless `pace` is `Buffered`: a whole number, or a
+            share of all in (0, 1]. 1 is one client and 1.0 is everybody.
+        seed: Whatever is drawn during the run follows from it. The params that training starts from
+            do not: they are in the module already.
         engine: What computes: `Local()` if not given, or `Ray(...)`.
         test: What is evaluated. Without it there is no evaluation during the run.
         evaluate_every: Rounds between two evaluations of `test`; the last round of a run always has
             one. 0 evaluates the last one only.
         devices: What clients' devices are capable of, which gives a virtual clock. If not given
-            there is no clock, unless `pace` needs one: then `Devices()`.
+            there is no clock, unless `pace` needs one: then `Devices()`. `Oort` and `Reachable` go
+            by what they are.
         pace: `Pace` for rounds that wait for clients, or `Buffered` for versions that wait for
-            nobody; `Pace()` if not given: everybody asked is waited for.
+            nobody, best with `FedBuff` or `FedAsync`. `Pace()` if not given: everybody asked is
+            waited for.
         callbacks: Called after each round; a true answer ends the run. `Checkpoint`, `EarlyStop`
             and `BestModel` are some.
         events: A function that is called with each event, a file to which each is appended as a
