@@ -22,8 +22,11 @@ _HOPELESS = 50.0
 class Cost:
     """What one release gives away at most.
 
-    `laplace` noise of scale sensitivity / size, `gaussian` noise of standard deviation sensitivity
-    x size, or anything at all (`pure`) that is differentially private with epsilon = size.
+    Args:
+        kind: "laplace" noise of scale sensitivity / size, "gaussian" noise of standard deviation
+            sensitivity · size, or anything at all that is differentially private with epsilon =
+            size ("pure").
+        size: Epsilon for "laplace" and "pure", sigma for "gaussian"; above 0.
     """
 
     kind: Literal["laplace", "gaussian", "pure"]
@@ -41,7 +44,14 @@ class Cost:
 def composed(spent: tuple[tuple[Cost, int], ...], delta: float) -> float:
     """The epsilon of so many releases of each cost, one after the other, whatever is asked next.
 
-    Never more than the sum of their epsilons, and from a few dozen releases on far less.
+    It is never more than the sum of their epsilons, and from a few dozen releases on far less.
+    Gaussian releases alone have a closed form; the others are composed by their privacy loss
+    distributions.
+
+    Args:
+        spent: Costs, and how often each was paid.
+        delta: The probability that the epsilon may not hold with, in [0, 1). At 0 epsilons are
+            summed, and Gaussian noise has none that is finite.
 
     >>> a = Cost("laplace", 0.1)
     >>> composed(((a, 3),), 0.0)
@@ -104,10 +114,16 @@ def _library() -> ModuleType:
 def sigma_for(epsilon: float, delta: float) -> float:
     """The least Gaussian noise, in sensitivities, that makes one release (epsilon, delta)-private.
 
-    Balle and Wang (2018), theorem 8.
+    Args:
+        epsilon: Above 0.
+        delta: Within (0, 1), such as 1e-6.
 
     >>> round(sigma_for(1.0, 1e-5), 3)
     3.731
+
+    Reference:
+        Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018, Theorem
+        8.
     """
     if not (0 < epsilon < math.inf and 0 < delta < 1):
         raise PrivacyError(f"epsilon is above 0 and delta within (0, 1), not {epsilon} and {delta}")

@@ -26,14 +26,21 @@ _PAID = "paid "
 
 
 class Ledger:
-    """Columns over clients, and the epsilon that they come to.
+    """What each client has given away so far, as columns, and the epsilon that it comes to.
 
-    `last` is what the server holds of a client, NaN for one that never reported, and `reports`
-    how many fresh numbers it was given. `queries` counts the times a sparse vector asked whether
-    anything changed, and `threshold` is the noisy one it compares with, NaN between questions.
+        last         what the server holds of a client; NaN for one that never reported
+        reports      how many fresh numbers the server was given
+        queries      how often a sparse vector asked whether anything changed
+        threshold    the noisy threshold it compares with; NaN between questions
+        withheld     how many reports were not sent because the budget did not suffice
 
-    With a `budget`, a client reports only while everything it gave away stays within that epsilon
-    at `delta`; after that the server keeps what it has, and `withheld` counts what was not sent.
+    Args:
+        clients: How many there are.
+        budget: The epsilon, above 0, that everything a client gives away stays within. A client
+            whose next report would exceed it does not send that, and the server keeps what it has.
+            None only counts.
+        delta: The probability that the epsilon may not hold with, in [0, 1). At 0 epsilons are
+            summed, which is exact and larger.
 
     >>> ledger = Ledger(3, budget=1.0, delta=0.0)
     >>> report = Cost("laplace", 0.4)
@@ -74,7 +81,12 @@ class Ledger:
         return self._columns[name]
 
     def afford(self, clients: Ints, *costs: Cost) -> Mask:
-        """Who of these different clients can pay all of these; the others' report is withheld."""
+        """Who of these clients can pay all of these; for the others a report was withheld.
+
+        Args:
+            clients: Their numbers, each once.
+            costs: What the release costs; several if it is made of several.
+        """
         if self.budget is None:
             return np.ones(len(clients), np.bool_)
         for cost in costs:
@@ -87,12 +99,21 @@ class Ledger:
         return able
 
     def pay(self, clients: Ints, cost: Cost) -> None:
-        """These different clients made a release of this cost."""
+        """These different clients made a release of this cost.
+
+        Args:
+            clients: Their numbers, each once.
+            cost: Of the one release of each.
+        """
         self._counts(cost)[clients] += 1
         self._note(clients)
 
     def spent(self, delta: float | None = None) -> float:
-        """The epsilon of whoever spent most, at a `delta` (the ledger's own, unless given)."""
+        """The epsilon of the client that spent most.
+
+        Args:
+            delta: At which delta; the ledger's own, unless given.
+        """
         at = self.delta if delta is None else delta
         return max((self._epsilon(counts, at) for counts in self._most), default=0.0)
 

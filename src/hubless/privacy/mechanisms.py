@@ -43,7 +43,14 @@ class Mechanism(Protocol):
     def report(
         self, clients: Ints, values: Floats, ledger: Ledger, rng: np.random.Generator
     ) -> Floats:
-        """What the server holds of these different clients, after those who could reported."""
+        """What the server holds of these different clients, after those who could reported.
+
+        Args:
+            clients: Their numbers.
+            values: What each of them has to report.
+            ledger: What they pay with, and where what the server holds is written down.
+            rng: Of the clients: who knows its seed can take the noise off again.
+        """
         ...
 
 
@@ -116,9 +123,18 @@ class _Clipped(Additive):
 
 @dataclass(frozen=True)
 class Laplace(_Clipped):
-    """Laplace noise of scale clip / epsilon on values clipped to [0, clip] (Dwork et al. 2006).
+    """Laplace noise on values between 0 and `clip`.
 
+        report = min(max(value, 0), clip) + noise        noise ~ Laplace(scale = clip / epsilon)
+
+    A client's value is hidden as a whole. Value and noise are rounded to a grid of clip / 1024.
     Reports may be below 0 or above `clip`: cutting them off would make their mean wrong.
+
+    Args:
+        epsilon: What one report of a client costs, above 0. At 1 the noise has the size of `clip`.
+        clip: The largest value that is told apart, above 0. The smaller, the less noise is needed,
+            and the more values look the same. Take one that most clients stay below; choose it from
+            other data, as looking at these gives something away.
 
     >>> ledger = Ledger(2)
     >>> laplace = Laplace(epsilon=20.0, clip=4.0)
@@ -126,6 +142,10 @@ class Laplace(_Clipped):
     array([1.00390625, 4.4609375 ])
     >>> round(ledger.spent(), 3)
     20.0
+
+    Reference:
+        Dwork, McSherry, Nissim and Smith, "Calibrating Noise to Sensitivity in Private Data
+        Analysis", 2006.
     """
 
     epsilon: float
@@ -144,12 +164,24 @@ class Laplace(_Clipped):
 
 @dataclass(frozen=True)
 class Gaussian(_Clipped):
-    """Gaussian noise of standard deviation sigma x clip on values clipped to [0, clip].
+    """Gaussian noise on values between 0 and `clip`.
 
-    One report has no finite epsilon at delta = 0; many of them compose better than Laplace's.
+        report = min(max(value, 0), clip) + noise        noise ~ Normal(deviation = sigma · clip)
+
+    A client's value is hidden as a whole. Value and noise are rounded to a grid of clip / 1024. One
+    report has no finite epsilon at delta = 0; many of them compose better than Laplace's.
+
+    Args:
+        sigma: The standard deviation of the noise in multiples of `clip`, above 0. `promising`
+            finds it for an epsilon.
+        clip: The largest value that is told apart, above 0. The smaller, the less noise is needed,
+            and the more values look the same.
 
     >>> round(Gaussian.promising(epsilon=1.0, delta=1e-6, clip=4.0).sigma, 3)
     4.225
+
+    Reference:
+        Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018.
     """
 
     sigma: float
@@ -160,7 +192,13 @@ class Gaussian(_Clipped):
 
     @classmethod
     def promising(cls, epsilon: float, delta: float, clip: float) -> Gaussian:
-        """With the least noise that makes a single report (epsilon, delta)-private."""
+        """With the least noise that makes a single report (epsilon, delta)-private.
+
+        Args:
+            epsilon: Above 0.
+            delta: Within (0, 1), such as 1e-6.
+            clip: The largest value that is told apart, above 0.
+        """
         return cls(sigma_for(epsilon, delta), clip)
 
     @property
@@ -173,15 +211,23 @@ class Gaussian(_Clipped):
 
 @dataclass(frozen=True)
 class Count(Additive):
-    """Laplace noise of scale 1 / epsilon on a count of examples, such as those of high loss.
+    """Laplace noise on a count of examples, such as those of high loss.
 
-    One example more or less changes a count by at most 1, however many a client has: nothing needs
-    clipping, and the noise does not grow with what values may be. It hides an example and not the
-    client: a client with n of them is hidden with n times the epsilon.
+        report = count + noise        noise ~ Laplace(scale = 1 / epsilon), rounded
+
+    One example more or less changes a count by at most 1, however many a client has. So nothing
+    needs clipping, and the noise does not grow with what values may be. It hides an example and not
+    the client: a client with n of them is hidden with n times the epsilon.
+
+    Args:
+        epsilon: What one report costs for one example, above 0. At 1 the noise is mostly below 3.
 
     >>> count = Count(epsilon=2.0)
     >>> count.report(np.arange(3), np.array([0.0, 7.0, 500.0]), Ledger(3), np.random.default_rng(1))
     array([  0.,   8., 499.])
+
+    Reference:
+        Goetz et al., "Active Federated Learning", 2019, section 4.2, proposes such counts.
     """
 
     epsilon: float
@@ -220,13 +266,21 @@ class Count(Additive):
 class SparseVector:
     """A fresh report only where the value moved by about `threshold` since the last one.
 
-    Whether it did is asked with noise, on the question and on the threshold (Dwork and Roth 2014,
-    algorithm 1, with the split of epsilon that Lyu et al. 2017 show to be best). Any number of
-    noes costs `epsilon` once; a yes ends the series, costs a report by `fresh`, and the next
-    question draws a new noisy threshold. The first report of a client is made without a question.
+        moved if |value - last report| + noise_q ≥ threshold + noise_t
+        noise_t ~ Laplace(sensitivity / e)
+        noise_q ~ Laplace(2 · sensitivity / (epsilon - e))        e = epsilon / (1 + 2^(2/3))
+
+    Any number of noes costs `epsilon` once. A yes ends the series and costs a report by `fresh`;
+    the next question draws a new noise_t. The first report of a client is made without a question.
 
     The noise on a question is some 3 sensitivities / epsilon, so this pays where `threshold` is
-    well above that: for counts, or for a generous epsilon.
+    well above that: for counts, or for a generous epsilon. Algorithm 1 of the book splits epsilon
+    in half; the split here is the one that Lyu et al. show to be best.
+
+    Args:
+        fresh: How a fresh number is reported: `Laplace`, `Gaussian` or `Count`.
+        epsilon: What a series of questions costs, above 0.
+        threshold: How far a value moves before it is reported again, above 0, in its own unit.
 
     >>> ledger, rng = Ledger(1), np.random.default_rng(1)
     >>> sparse = SparseVector(Count(epsilon=1.0), epsilon=1.0, threshold=40.0)
@@ -234,6 +288,10 @@ class SparseVector:
     ...     reports = sparse.report(np.array([0]), np.array([count]), ledger, rng)
     >>> reports, int(ledger.queries[0]), int(ledger.reports[0])
     (array([191.]), 5, 2)
+
+    Reference:
+        Dwork and Roth, "The Algorithmic Foundations of Differential Privacy", 2014, Algorithm 1.
+        Lyu, Su and Li, "Understanding the Sparse Vector Technique for Differential Privacy", 2017.
     """
 
     fresh: Additive
