@@ -13,11 +13,21 @@ from hubless.measure.groups import Floats, groups_of
 def auc(scores: ArrayLike, labels: ArrayLike) -> float:
     """How often an example of label 1 scores above one of label 0; a tie counts half.
 
-    From ranks (Mann and Whitney, 1947), in whole numbers until the last division: exact whatever
-    the ties.
+        AUC = (sum of the ranks of label 1 - n1 · (n1 + 1) / 2) / (n1 · n0)
+
+    n1 and n0 are how many examples have each label. It is worked out in whole numbers until the
+    last division, so it is exact whatever the ties.
+
+    Args:
+        scores: One per example; the higher, the rather label 1.
+        labels: 0 or 1 per example; both have to occur.
 
     >>> auc([0.1, 0.4, 0.4, 0.8], [0, 0, 1, 1])
     0.875
+
+    Reference:
+        Mann and Whitney, "On a Test of Whether one of Two Random Variables is Stochastically Larger
+        than the Other", 1947.
     """
     values, positive = _checked(scores, labels)
     ones = int(positive.sum())
@@ -40,7 +50,11 @@ def auc_by(
 ) -> Floats:
     """The AUC within each group, NaN for a group that lacks either label.
 
-    Groups are numbered from 0; an example of group -1 counts nowhere.
+    Args:
+        scores: One per example; the higher, the rather label 1.
+        labels: 0 or 1 per example.
+        group: The group of each example, counted from 0; -1 counts nowhere.
+        groups: How many groups there are; one more than the largest number if not given.
 
     >>> auc_by([0.1, 0.8, 0.4, 0.9, 0.4], [0, 1, 1, 1, 0], [0, 0, 1, 2, 1])
     array([1. , 0.5, nan])

@@ -26,8 +26,11 @@ WORST = 0.1
 def by_client(outcome: Outcome, decile: ArrayLike | None = None) -> polars.DataFrame:
     """One row per client with test examples: its decile, examples and every measure.
 
-    `client` is its place in the population. Clients are in deciles by their examples, or as given,
-    and left out where they are in none.
+    `client` is its place in the population.
+
+    Args:
+        outcome: What the model made of the test examples.
+        decile: For each client 1 to 10, or 0 to leave it out; by its examples if not given.
 
     >>> outcome = Outcome([1, 0, 2], {"loss": [3, 1, 2]})
     >>> by_client(outcome).rows()
@@ -47,13 +50,18 @@ def spread(
     quantiles: Sequence[float] = QUANTILES,
     lower: Collection[str] = LOWER,
 ) -> polars.DataFrame:
-    """One row per measure: how it spreads over clients, and the worst decile and tenth of clients.
+    """One row per measure: how it spreads over clients, and how the worst off fare.
 
-    Every client counts once, if it has the measure at all; `std` is over all of them (n, not
-    n - 1). A quantile q is the value of a client,
-    the smallest that at least a share q of them does not exceed. `worst_decile` has the worst
-    pooled value, `worst_decile_value`; `worst_tenth` is the mean over the worst tenth of clients,
-    rounded up. `lower` names the measures of which less is better.
+    Every client counts once, if it has the measure at all. `std` is over all of them (n, not n -
+    1). `q50` and the like are values of a client: the smallest that at least that share of clients
+    does not exceed. `worst_tenth` is the mean over the worst tenth of clients, rounded up.
+    `worst_decile` has the worst pooled value, `worst_decile_value`.
+
+    Args:
+        outcome: What the model made of the test examples.
+        decile: For each client 1 to 10, or 0 to leave it out; by its examples if not given.
+        quantiles: Shares of clients, in [0, 1].
+        lower: The measures of which less is better.
 
     >>> outcome = Outcome([1, 1, 2], {"loss": [1, 5, 3, 3], "accuracy": [1, 0, 1, 0]})
     >>> spread(outcome, quantiles=[0.5]).select("measure", "mean", "q50", "worst_tenth").rows()

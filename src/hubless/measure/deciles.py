@@ -24,16 +24,22 @@ DECILES = 10
 
 
 def decile_of(utterances: ArrayLike) -> Index:
-    """The decile of every client, 1 to 10, from how many utterances each has; 0 for who has none.
+    """The decile of every client: 1 is the lightest tenth, 10 the heaviest.
 
-    Deciles differ by at most one client: those with equally many utterances stand in the order of
+    Deciles differ by at most one client. Clients with equally many utterances stand in the order of
     the population, and may fall on either side of a border. Fewer than ten clients spread evenly,
     and some deciles are empty.
+
+    Args:
+        utterances: How many each client has; clients with 0 are in decile 0, which is none.
 
     >>> decile_of([5, 0, 3, 3, 900, 1, 1, 2, 8, 13, 40])
     array([ 6,  0,  4,  5, 10,  1,  2,  3,  7,  8,  9])
     >>> decile_of([7, 2])
     array([8, 3])
+
+    Reference:
+        Dupuy et al., "Learnings from Federated Learning in the Real World", 2022, section 4.
     """
     return tenths(whole("utterances", utterances, of=lambda client: f"client {client}"))
 
@@ -41,9 +47,11 @@ def decile_of(utterances: ArrayLike) -> Index:
 def by_decile(outcome: Outcome, decile: ArrayLike | None = None) -> polars.DataFrame:
     """One row per decile that has examples: clients, examples and every measure, pooled.
 
-    Without `decile` (a number for each client, 0 to leave it out) clients are ranked by their
-    examples in the outcome. What a decile does not have, such as an AUC where all labels are
-    equal, is null.
+    What a decile does not have, such as an AUC where all labels are equal, is null.
+
+    Args:
+        outcome: What the model made of the test examples.
+        decile: For each client 1 to 10, or 0 to leave it out; by its examples if not given.
 
     >>> by_decile(Outcome([1, 3], {"accuracy": [1, 1, 0, 0]})).rows()
     [(3, 1, 1, 1.0), (8, 1, 3, 0.3333333333333333)]
@@ -59,6 +67,9 @@ def by_decile(outcome: Outcome, decile: ArrayLike | None = None) -> polars.DataF
 
 def overall(outcome: Outcome) -> polars.DataFrame:
     """The whole test set as one row like those of `by_decile`, its decile null.
+
+    Args:
+        outcome: What the model made of the test examples.
 
     >>> outcome = Outcome([1, 3], nll=np.log([4, 4, 4, 4]), tokens=[1, 1, 1, 1])
     >>> import polars

@@ -30,9 +30,14 @@ OWN, OTHER, NEW = range(3)
 
 @dataclass(frozen=True, eq=False)
 class Novelty:
-    """The kind of every utterance of a period, in client order, as a place in KINDS.
+    """The kind of every utterance of a period, in client order: "own", "other" or "new".
 
-    `distinct` is True where a client says something for the first time in the period.
+    "own" was said before by the same client, "other" by another one only, "new" by nobody.
+
+    Args:
+        sizes: How many utterances each client has in the period.
+        kinds: The kind of each, as a place in `KINDS`: 0, 1 or 2.
+        distinct: True where a client says something for the first time in the period.
 
     >>> texts = np.array(["Play jazz", "stop", "play  JAZZ ", "stop", "next", "next"])
     >>> days = Population.of({"text": texts}, [[0, 2, 4, 5], [1, 3]])
@@ -40,6 +45,9 @@ class Novelty:
     >>> novelty = Novelty.between(earlier, later)
     >>> [KINDS[kind] for kind in novelty.kinds], novelty.distinct.tolist()
     (['own', 'new', 'new', 'own'], [True, True, False, True])
+
+    Reference:
+        Dupuy et al., "Learnings from Federated Learning in the Real World", 2022, Figure 4.
     """
 
     sizes: Index
@@ -58,10 +66,15 @@ class Novelty:
 
     @classmethod
     def between(cls, earlier: Population, later: Population, text: str = "text") -> Novelty:
-        """What clients say later, against all that was said earlier, by a column of texts.
+        """What clients say later, against all that was said earlier.
 
-        Clients with names are the same where their names are; without, where their places are,
-        as in windows of one population.
+        Clients with names are the same where their names are; without, where their places are, as
+        in windows of one population.
+
+        Args:
+            earlier: What was said before the period.
+            later: What is said in it.
+            text: The column of texts. They are equal if they are after `normalised`.
         """
         before, after = _texts(earlier, text, "earlier"), _texts(later, text, "later")
         ids = _ids([before, after])
@@ -90,6 +103,9 @@ class Novelty:
     def by_client(self, *, distinct: bool = True) -> Index:
         """How many utterances of each kind every client has, [clients, 3].
 
+        Args:
+            distinct: Count a client's every text once, as the paper does.
+
         >>> Novelty(np.array([2, 1]), np.array([0, 1, 2]), np.ones(3, bool)).by_client()
         array([[1, 1, 0],
                [0, 0, 1]])
@@ -106,9 +122,12 @@ class Novelty:
         """One row per decile: how many utterances of each kind, and their shares.
 
         A share is the mean over clients of each one's own share, so every client counts alike; the
-        counts give the shares of all utterances pooled. Without `decile`, clients are ranked by
-        all their utterances of the period, repeated ones too. `distinct` counts a client's every
-        text once, as the paper does.
+        counts give the shares of all utterances pooled.
+
+        Args:
+            decile: For each client 1 to 10, or 0 to leave it out. If not given clients are ranked
+                by all their utterances of the period, repeated ones too.
+            distinct: Count a client's every text once, as the paper does.
 
         >>> kinds = np.array([0, 0, 1, 2])
         >>> Novelty(np.array([1, 3]), kinds, np.ones(4, bool)).by_decile()["own_share"].to_list()
@@ -136,8 +155,13 @@ def by_novelty(
 ) -> polars.DataFrame:
     """Every measure by decile and kind of utterance, pooled; a null decile is the whole test set.
 
-    Rows are only those that have examples. Deciles are those of all examples, or as given, so that
-    a client is in the same one whatever the kind.
+    Rows are only those that have examples.
+
+    Args:
+        outcome: What the model made of the test examples.
+        novelty: The kinds of the same examples.
+        decile: For each client 1 to 10, or 0 to leave it out. If not given it goes by all its
+            examples, so that a client is in the same decile whatever the kind.
 
     >>> outcome = Outcome([1, 3], nll=np.log([4, 2, 8, 8]), tokens=[1, 1, 1, 1])
     >>> novelty = Novelty(np.array([1, 3]), np.array([0, 0, 2, 2]), np.ones(4, bool))

@@ -24,13 +24,19 @@ NLL, TOKENS, SCORES, LABELS = "nll", "tokens", "scores", "labels"
 
 @dataclass(frozen=True, eq=False)
 class Outcome:
-    """Numbers for every test example, those of client 0 first; `sizes` says how many each has.
+    """What a model made of every test example, those of client 0 first.
 
-    `means` holds what is averaged: loss, accuracy, any metric. With `tokens`, how many each
-    example predicts, these are means over an example's tokens, and are averaged over tokens: an
-    example without any counts nowhere. Perplexity is from `nll`, the negative log-likelihood
-    summed over an example's tokens, or from the loss times the tokens. `scores` and `labels` (0
-    and 1) are for the AUC.
+    Args:
+        sizes: How many test examples each client has.
+        means: What is averaged over examples, by name: loss, accuracy, any metric. With `tokens`
+            these are means over an example's tokens and are averaged over tokens: an example
+            without any counts nowhere.
+        nll: For each example the negative log-likelihood, summed over its tokens, for a perplexity.
+            If not given, with tokens it is the loss times the tokens.
+        tokens: How many tokens each example predicts.
+        scores: For an AUC; the higher, the rather label 1.
+        labels: 0 or 1 per example, with `scores`.
+        names: What clients are called in errors.
 
     >>> outcome = Outcome([2, 1], {"accuracy": [1, 0, 1]})
     >>> outcome.pooled(outcome.owner, 2)["accuracy"]
@@ -70,8 +76,10 @@ class Outcome:
     def of(cls, test: Population, values: Mapping[str, ArrayLike]) -> Outcome:
         """From `Simulation.evaluate_by_example(test)`, and whatever was added to it by hand.
 
-        The columns `nll`, `tokens`, `scores` and `labels` are what they are called; the others are
-        means.
+        Args:
+            test: The population that was evaluated on.
+            values: One number per example, by name. `nll`, `tokens`, `scores` and `labels` are what
+                they are called; the others are means.
 
         >>> test = Population.of({"y": np.arange(3)}, [[2, 0], [1]])
         >>> Outcome.of(test, {"loss": [0.5, 1.5, 2.0], "tokens": [4, 4, 1]}).nll
@@ -95,6 +103,9 @@ class Outcome:
     def where(self, mask: ArrayLike) -> Outcome:
         """Only some examples; every client keeps its place.
 
+        Args:
+            mask: One bool per example.
+
         >>> Outcome([2, 1], {"loss": [1, 2, 3]}).where([True, False, False]).sizes
         array([1, 0])
         """
@@ -113,7 +124,9 @@ class Outcome:
     def pooled(self, group: ArrayLike, count: int | None = None) -> dict[str, NDArray[Any]]:
         """Examples, tokens and every measure of each group of examples, NaN where there is none.
 
-        Groups are numbered from 0; an example of group -1 counts nowhere.
+        Args:
+            group: The group of each example, counted from 0; -1 counts nowhere.
+            count: How many groups there are; one more than the largest number if not given.
         """
         length = int(self.sizes.sum())
         member, count = groups.groups_of(group, length, count)

@@ -24,10 +24,16 @@ from hubless.measure.groups import (
 
 
 def perplexity_of(nll: ArrayLike, tokens: ArrayLike) -> float:
-    """The perplexity of all examples together, from each one's summed loss and its tokens.
+    """The perplexity of all examples together.
 
-    `nll` is an example's negative log-likelihood summed over its predicted tokens, `tokens` how
-    many these are. Without any token there is no perplexity, and an error says so.
+        exp(Σ nll / Σ tokens)
+
+    Without any token there is no perplexity, and an error says so.
+
+    Args:
+        nll: For each example the negative log-likelihood, summed over its predicted tokens; natural
+            logarithm.
+        tokens: How many tokens each example predicts.
 
     >>> round(perplexity_of([4 * np.log(2), 2 * np.log(16)], [4, 2]), 9)
     4.0
@@ -47,7 +53,12 @@ def perplexity_by(
 ) -> Floats:
     """The perplexity of each group, pooled within it; NaN for a group without tokens.
 
-    Groups are numbered from 0; an example of group -1 counts nowhere.
+    Args:
+        nll: For each example the negative log-likelihood, summed over its predicted tokens; natural
+            logarithm.
+        tokens: How many tokens each example predicts.
+        group: The group of each example, counted from 0; -1 counts nowhere.
+        groups: How many groups there are; one more than the largest number if not given.
 
     >>> perplexity_by(np.log([2, 8, 5, 5]), [1, 1, 1, 1], [0, 0, -1, 2]).round(9)
     array([ 4., nan,  5.])

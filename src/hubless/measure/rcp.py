@@ -28,11 +28,22 @@ def relative_change(
     decile: str = DECILE,
     name: str = RCP,
 ) -> polars.DataFrame:
-    """The results with a column more: 100 (value - baseline) / baseline, in percent.
+    """The results with a column more: the change against a baseline, in percent.
 
-    `baseline` names the rows to compare with by the values of some columns. Of these, the one on
-    the entire test set counts: the row whose decile is null, or any row where there is no such
-    column. There has to be exactly one in each set of clients (`over`; None for a single set).
+        rcp = 100 · (value - baseline) / baseline
+
+    Above 0 is worse than the baseline, for a perplexity. The baseline is always that on the entire
+    test set, for a decile too.
+
+    Args:
+        results: One row per model, set of clients and decile.
+        baseline: Names the rows to compare with by the values of some columns. Of these the one
+            whose decile is null counts, or any where there is no such column. There has to be
+            exactly one in each set.
+        value: The column that is compared.
+        over: The column that says which set of clients a row is of; None for a single set.
+        decile: The column of deciles.
+        name: What the new column is called.
 
     >>> import polars
     >>> results = polars.DataFrame({
@@ -40,6 +51,9 @@ def relative_change(
     ...     "decile": [None, 1, None, 1], "perplexity": [20.0, 25.0, 18.0, 21.0]})
     >>> relative_change(results, {"selector": "uniform"})["rcp"].to_list()
     [0.0, 25.0, -10.0, 5.0]
+
+    Reference:
+        Dupuy et al., "Learnings from Federated Learning in the Real World", 2022, section 4.
     """
     import polars as pl
 
@@ -73,8 +87,14 @@ def over_sets(
 ) -> polars.DataFrame:
     """Mean and standard deviation of some columns over sets, one row per cell, in order of sight.
 
-    `by` are the columns that name a cell. `sets` is how many sets it has; a null counts nowhere.
-    The standard deviation is that of a sample (n - 1), null for a single set.
+    `sets` is how many sets a cell has; a null counts nowhere. The standard deviation is that of a
+    sample (n - 1), null for a single set.
+
+    Args:
+        results: One row per cell and set.
+        by: The columns that name a cell.
+        values: The columns that are averaged.
+        over: The column that says which set a row is of.
 
     >>> import polars
     >>> results = polars.DataFrame({"selector": ["log"] * 3, "set": [0, 1, 2],
@@ -116,8 +136,15 @@ def rcp_over_sets(
 ) -> polars.DataFrame:
     """Mean and standard deviation of the RCP over sets, for each cell and each of its deciles.
 
-    A cell is named by the columns `by`, those of the baseline unless others are given; where
-    results have deciles, the row of the entire test set has a null one.
+    Where results have deciles, the row of the entire test set has a null one.
+
+    Args:
+        results: One row per model, set of clients and decile.
+        baseline: As in `relative_change`.
+        by: The columns that name a cell; those of the baseline if not given.
+        value: The column that is compared.
+        over: The column that says which set of clients a row is of.
+        decile: The column of deciles.
 
     >>> import polars
     >>> results = polars.DataFrame({"selector": ["uniform", "log"] * 2, "set": [0, 0, 1, 1],
