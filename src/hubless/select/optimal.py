@@ -16,7 +16,7 @@ from hubless.select.sampling import Exact, Part, Table
 class OptimalSampling:
     """The larger a client's update, the likelier it is asked for the next one.
 
-        p_i = min(1, c · n_i · max(u_i, least · mean(u)))        c is such that Σ p_i = k
+        p_i = min(1, c · n_i · max(u_i, least · mean(u)))        with the c at which Σ p_i = k
 
     u_i is the norm of client i's last update, its valuation, and n_i its number of examples. Each
     update is weighed by 1 / p_i: this selector is always unbiased, and with these p_i the variance

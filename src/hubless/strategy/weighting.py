@@ -15,7 +15,7 @@ from hubless.strategy.look import Column, Seen
 class ByExamples:
     """In proportion to the number of examples: w_i = n_i.
 
-    Every example then counts the same, whoever has it.
+    Every example then counts the same.
 
     Reference:
         McMahan et al., "Communication-Efficient Learning of Deep Networks from Decentralized Data",
