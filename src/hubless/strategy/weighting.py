@@ -66,8 +66,8 @@ class Decay:
 
     Args:
         kind: The shape, as above. `hinge` forgives a little lateness altogether.
-        a: How fast it falls, at least 0. 0.5 for `polynomial` halves an update that is 3 versions
-            old; the paper's experiments use 10 for `hinge`.
+        a: How fast it falls, at least 0. 0.5 for `polynomial` halves what an update counts that is
+            3 versions old.
         b: How many versions may pass before `hinge` falls, at least 0.
 
     >>> Decay("polynomial", a=0.5)(np.array([0.0, 3.0]))
