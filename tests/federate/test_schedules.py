@@ -17,6 +17,7 @@ from hubless.federate.picking.picking import Picking
 from hubless.federate.picking.standing import Pick
 from hubless.federate.rounds.completing import Completing
 from hubless.federate.rounds.plans import Plans
+from hubless.federate.rounds.results import Results
 from hubless.federate.rounds.slices import Work
 from hubless.federate.synchronous import Synchronous
 from tests.support.schedules.basics import Report, ScheduleFailure
@@ -125,12 +126,12 @@ def test_finds_updates_taken_in_twice() -> None:
 
 
 def test_finds_rounds_that_nobody_completes() -> None:
-    def helpless(self: Completing, work: Work, index: int, round_: Round) -> bool:
+    def helpless(self: Results, work: Work, index: int, round_: Round) -> bool:
         self._computes = index == work.mine
-        return make_slice(self, work, index, round_)
+        return make(self, work, index, round_)
 
-    make_slice = Completing._make_slice
-    with mock.patch.object(Completing, "_make_slice", helpless):
+    make = Results.make
+    with mock.patch.object(Results, "make", helpless):
         assert "could not be completed" in found(run_sync, 100)
 
 
@@ -170,15 +171,15 @@ def test_finds_a_members_only_trace_deleted_while_it_is_not_picked() -> None:
 
 
 def test_finds_slices_that_are_believed() -> None:
-    def unchecked(self: Completing, *arguments: object) -> bool:
-        return False
+    def unchecked(self: Results, *arguments: object) -> None:
+        pass
 
-    def uncontradicted(self: Completing, *arguments: object) -> list[int]:
+    def uncontradicted(self: Results, *arguments: object) -> list[int]:
         return []
 
     with (
-        mock.patch.object(Completing, "_check", unchecked),
-        mock.patch.object(Completing, "_contradicted", uncontradicted),
+        mock.patch.object(Results, "check", unchecked),
+        mock.patch.object(Results, "contradicted", uncontradicted),
     ):
         assert "without a word" in found(run_hostile_sync, 400)
 

@@ -68,8 +68,8 @@ def ones(size: int = LARGE) -> dict[str, Any]:
 
 def test_a_slice_that_was_found_wrong_is_not_loaded_where_it_cannot_be_computed() -> None:
     sites = Sites("ab")
-    forger, checker = sites["b"]._mode._completing, sites["a"]._mode._completing
-    honest, reduce = forger._state.advance, checker._reduce
+    forger, checker = sites["b"]._mode._completing._results, sites["a"]._mode._completing._results
+    honest, reduce = forger.state.advance, checker._reduce
 
     def tripled(block: Block, total: Array) -> tuple[Array, tuple[()]]:
         return honest(block, total)[0] * 3, ()
@@ -83,7 +83,7 @@ def test_a_slice_that_was_found_wrong_is_not_loaded_where_it_cannot_be_computed(
             # from here on nobody can compute any slice
             sites.delete_updates_of("b")
 
-    forger._state.advance, forger._check = tripled, unchecked
+    forger.state.advance, forger.check = tripled, unchecked
     checker._reduce = reduced
     results = sites.step("ab", lambda name: ones())
     assert np.unique(results["a"]["w"]).tolist() == [1.0]

@@ -244,7 +244,7 @@ class HostileSyncWorld(Hostile, SyncWorld):
 
         with (
             mock.patch.object(Completing, "_be_at", seen),
-            mock.patch("hubless.federate.rounds.completing.read_slots", read),
+            mock.patch("hubless.federate.rounds.results.read_slots", read),
         ):
             return super().run()
 

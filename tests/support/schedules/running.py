@@ -53,7 +53,8 @@ def repeatable(seed: int) -> Iterator[None]:
         with (
             mock.patch("hubless.federate.keys.secrets", nonces),
             mock.patch("hubless.federate.rounds.plans.secrets", nonces),
-            mock.patch("hubless.federate.rounds.completing.secrets", nonces),
+            mock.patch("hubless.federate.rounds.joint.secrets", nonces),
+            mock.patch("hubless.federate.rounds.results.secrets", nonces),
             mock.patch("hubless.federate.outside.probe.secrets", nonces),
             # here nobody races in threads, so that two racers show as much as eight
             mock.patch("hubless.federate.outside.probe._RACERS", 2),
