@@ -1,12 +1,18 @@
-"""Checks of what a caller gave: an error names the argument, what it takes, and what it got."""
+"""What a caller gave, checked before anything is done with it: an error names the argument."""
 
 from __future__ import annotations
 
+import inspect
 import math
+import sys
+from collections.abc import Sequence
 from numbers import Integral, Real
 from typing import Any
 
 from hubless.errors import HublessError
+
+_LARGEST = sys.float_info.max
+_LONGEST = 80
 
 
 def number(
@@ -15,29 +21,104 @@ def number(
     *,
     error: type[HublessError],
     least: float | None = None,
-    above: float = -math.inf,
-    most: float = math.inf,
+    above: float | None = None,
+    most: float = _LARGEST,
+    below: float | None = None,
 ) -> float:
-    """A real number within these bounds.
+    """A real number within these bounds; a finite one, unless `most` is infinite.
 
-    >>> number("deadline", 2, error=HublessError, above=0, most=1e9)
+    >>> number("deadline", 2, above=0, error=HublessError)
     2.0
     """
-    bounds = [f"above {above:g}"] if above > -math.inf else []
-    bounds += [] if least is None else [f"at least {least:g}"]
-    bounds += [f"at most {most:g}"] if most < math.inf else []
-    is_real = isinstance(value, Real) and not isinstance(value, bool)
-    if not is_real or not (above < value <= most) or (least is not None and value < least):
-        raise error(f"{name}= is a number {' and '.join(bounds)}".rstrip() + f", not {value!r}")
-    return float(value)
+    parts = (("of at least", least), ("above", above), ("below", below))
+    bounds = [f"{words} {bound:g}" for words, bound in parts if bound is not None]
+    bounds += [f"at most {most:g}"] if most < _LARGEST else []
+    given = math.nan
+    if isinstance(value, Real) and not isinstance(value, bool):
+        try:
+            given = float(value)
+        except OverflowError:
+            given = math.nan
+    if (
+        not given <= most
+        or given == -math.inf
+        or (least is not None and given < least)
+        or (above is not None and given <= above)
+        or (below is not None and given >= below)
+    ):
+        kind = " ".join(["a number", " and ".join(bounds)]).strip() if bounds else "a finite number"
+        raise error(f"{name}= is {kind}, not {shown(value)}")
+    return given
 
 
 def whole(name: str, value: Any, *, error: type[HublessError], least: int) -> int:
     """A whole number from so many on.
 
-    >>> whole("every", 5, error=HublessError, least=1)
+    >>> whole("every", 5, least=1, error=HublessError)
     5
     """
     if not isinstance(value, Integral) or isinstance(value, bool) or value < least:
-        raise error(f"{name}= is a whole number of at least {least}, not {value!r}")
+        raise error(f"{name}= is a whole number of at least {least}, not {shown(value)}")
     return int(value)
+
+
+def flag(name: str, value: Any, *, error: type[HublessError]) -> None:
+    """True or False, and nothing that is merely as good as."""
+    if type(value).__name__ not in ("bool", "bool_"):
+        raise error(f"{name}= is True or False, not {shown(value)}")
+
+
+def one_of(name: str, value: Any, choices: Sequence[str], *, error: type[HublessError]) -> None:
+    """One of a few words."""
+    if not isinstance(value, str) or value not in choices:
+        words = ", ".join(repr(choice) for choice in choices)
+        raise error(f"{name}= is one of {words}, and not {shown(value)}")
+
+
+def fitting(name: str, value: Any, fits: bool, takes: str, *, error: type[HublessError]) -> None:
+    """What fits; a class is said to be one, as that is where brackets were forgotten.
+
+    >>> fitting("recipe", 3, False, "a recipe, such as hubless.Recipe()", error=HublessError)
+    Traceback (most recent call last):
+    hubless.errors.HublessError: recipe= takes a recipe, such as hubless.Recipe(), not 3
+    """
+    if isinstance(value, type):
+        raise error(f"{name}= takes {takes}, and not a class: {value.__name__}(), with brackets")
+    if not fits:
+        raise error(f"{name}= takes {takes}, not {shown(value)}")
+
+
+def texts(name: str, value: Any, takes: str, *, error: type[HublessError]) -> None:
+    """Several texts, and not one, which would be taken apart into letters."""
+    if isinstance(value, str):
+        raise error(f"{name}= takes {takes}, in a list: {name}=[{shown(value)}]")
+    fits = isinstance(value, Sequence) and all(isinstance(each, str) for each in value)
+    fitting(name, value, fits, takes, error=error)
+
+
+def takes(function: object, count: int) -> bool:
+    """Whether this can be called with so many arguments, as far as one can see.
+
+    >>> takes(max, 3), takes(lambda roster: [], 3), takes(3, 3)
+    (True, False, False)
+    """
+    if not callable(function):
+        return False
+    try:
+        inspect.signature(function).bind(*[None] * count)
+    except TypeError:
+        return False
+    except ValueError:
+        # some builtins do not say what they take
+        return True
+    return True
+
+
+def shown(value: object) -> str:
+    """What was given, in one line and no longer than it takes to know it again.
+
+    >>> shown("a" * 200)[-5:]
+    'aa...'
+    """
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."

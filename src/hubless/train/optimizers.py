@@ -9,10 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
+
+from hubless.checks import fitting, flag, number
+from hubless.errors import TaskError
 
 Slots = tuple[Tensor, ...]
 
@@ -79,6 +82,13 @@ class SGD:
     weight_decay: float = 0.0
     nesterov: bool = False
 
+    def __post_init__(self) -> None:
+        _check(self)
+        number("momentum", self.momentum, least=0, below=1, error=TaskError)
+        flag("nesterov", self.nesterov, error=TaskError)
+        if self.nesterov and not self.momentum:
+            raise TaskError("nesterov=True looks ahead along the momentum: give momentum=, too")
+
     @property
     def takes_half(self) -> bool:
         return not self.weight_decay and not self.nesterov
@@ -132,17 +142,16 @@ class Adam:
     slots = 2
     takes_half = False
 
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_moments(self)
+
     def apply(
         self, values: Tensor, gradient: Tensor, slots: Slots, step: Tensor, lr: Tensor
     ) -> None:
-        first, second = slots
-        step = per_lane(step, values)
         if self.weight_decay:
             gradient = gradient + self.weight_decay * values
-        first.lerp_(gradient, 1 - self.beta1)
-        second.mul_(self.beta2).addcmul_(gradient, gradient, value=1 - self.beta2)
-        scale = (second / (1 - self.beta2**step)).sqrt_().add_(self.eps)
-        values.addcmul_(first / scale, lr / (1 - self.beta1**step), value=-1.0)
+        _adapt(self, values, gradient, slots, step, lr)
 
 
 @dataclass(frozen=True)
@@ -172,17 +181,55 @@ class AdamW:
     slots = 2
     takes_half = False
 
+    def __post_init__(self) -> None:
+        _check(self)
+        _check_moments(self)
+
     def apply(
         self, values: Tensor, gradient: Tensor, slots: Slots, step: Tensor, lr: Tensor
     ) -> None:
         values.mul_(1 - lr * self.weight_decay)
-        plain = Adam(self.lr, self.beta1, self.beta2, self.eps)
-        plain.apply(values, gradient, slots, step, lr)
+        _adapt(self, values, gradient, slots, step, lr)
+
+
+def _adapt(
+    optimizer: Adam | AdamW,
+    values: Tensor,
+    gradient: Tensor,
+    slots: Slots,
+    step: Tensor,
+    lr: Tensor,
+) -> None:
+    first, second = slots
+    beta1, beta2, step = optimizer.beta1, optimizer.beta2, per_lane(step, values)
+    first.lerp_(gradient, 1 - beta1)
+    second.mul_(beta2).addcmul_(gradient, gradient, value=1 - beta2)
+    scale = (second / (1 - beta2**step)).sqrt_().add_(optimizer.eps)
+    values.addcmul_(first / scale, lr / (1 - beta1**step), value=-1.0)
 
 
 def fresh_slots(optimizer: Optimizer, arrays: Sequence[Tensor]) -> list[Slots]:
     """What an optimizer remembers of each array before its first step."""
     return [tuple(torch.zeros_like(a) for _ in range(optimizer.slots)) for a in arrays]
+
+
+def check_optimizer(optimizer: Any) -> None:
+    """Refuse what is no optimizer of clients, such as its class or one of torch.optim."""
+    fits = all(hasattr(optimizer, name) for name in ("lr", "slots", "takes_half", "apply"))
+    takes = "an optimizer, such as hubless.SGD(0.1)"
+    fitting("optimizer", optimizer, fits, takes, error=TaskError)
+    number("lr", optimizer.lr, above=0, error=TaskError)
+
+
+def _check(optimizer: SGD | Adam | AdamW) -> None:
+    number("lr", optimizer.lr, above=0, error=TaskError)
+    number("weight_decay", optimizer.weight_decay, least=0, error=TaskError)
+
+
+def _check_moments(optimizer: Adam | AdamW) -> None:
+    for name in ("beta1", "beta2"):
+        number(name, getattr(optimizer, name), least=0, below=1, error=TaskError)
+    number("eps", optimizer.eps, above=0, error=TaskError)
 
 
 def per_lane(scalars: Tensor, like: Tensor) -> Tensor:

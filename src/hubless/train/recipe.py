@@ -8,8 +8,9 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from hubless.checks import flag, number, one_of, whole
 from hubless.errors import TaskError
-from hubless.train.optimizers import SGD, Optimizer
+from hubless.train.optimizers import SGD, Optimizer, check_optimizer
 
 
 @dataclass(frozen=True)
@@ -61,18 +62,17 @@ class Recipe:
     precision: Literal["float32", "tf32", "bfloat16"] = "float32"
 
     def __post_init__(self) -> None:
-        for name, least in (("epochs", 1), ("batch", 1), ("steps", 1)):
-            value = getattr(self, name)
-            if value is not None and (value < least or value != int(value)):
-                raise TaskError(f"{name} must be a whole number of at least {least}, not {value}")
-        if self.clip is not None and not self.clip > 0:
-            raise TaskError(f"clip bounds the gradient's norm, so it is above 0, not {self.clip}")
-        if not self.proximal >= 0:
-            raise TaskError(f"the proximal term is at least 0, not {self.proximal}")
-        if not 0 < self.optimizer.lr < float("inf"):
-            raise TaskError(f"the learning rate is above 0, not {self.optimizer.lr}")
-        if self.precision not in ("float32", "tf32", "bfloat16"):
-            raise TaskError(f"precision is float32, tf32 or bfloat16, not {self.precision!r}")
+        check_optimizer(self.optimizer)
+        whole("epochs", self.epochs, least=1, error=TaskError)
+        for name in ("batch", "steps"):
+            if getattr(self, name) is not None:
+                whole(name, getattr(self, name), least=1, error=TaskError)
+        if self.clip is not None:
+            number("clip", self.clip, above=0, error=TaskError)
+        number("proximal", self.proximal, least=0, error=TaskError)
+        number("decay", self.decay, above=0, error=TaskError)
+        flag("shuffle", self.shuffle, error=TaskError)
+        one_of("precision", self.precision, ("float32", "tf32", "bfloat16"), error=TaskError)
 
     def steps_for(self, examples: NDArray[np.int64]) -> NDArray[np.int64]:
         """How many steps clients with so many examples take; none without any."""

@@ -9,9 +9,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from hubless.checks import fitting, texts
 from hubless.errors import TaskError
 from hubless.train.losses import cross_entropy
 
+TAKEN = (
+    "round",
+    "clients",
+    "examples",
+    "skipped",
+    "dropped",
+    "bytes_down",
+    "bytes_up",
+    "seconds",
+    "virtual",
+    "epsilon",
+    "train_loss",
+    "loss",
+)
+"""What a simulation's history has in every round, and so is no name for a metric."""
 Batch = dict[str, Tensor]
 PerExample = Callable[..., Tensor]
 
@@ -46,6 +62,17 @@ class Task:
     inputs: Sequence[str] | Mapping[str, str] = ("x",)
     targets: Sequence[str] = ("y",)
     prepare: Callable[[Batch], Batch] | None = None
+
+    def __post_init__(self) -> None:
+        takes = "a module, such as torch.nn.Linear(4, 2)"
+        fitting("module", self.module, isinstance(self.module, nn.Module), takes, error=TaskError)
+        takes = "a function that gives one number per example"
+        fitting("loss", self.loss, callable(self.loss), takes, error=TaskError)
+        _check_metrics(self.metrics)
+        _check_columns(self.inputs, self.targets)
+        takes = "a function from a batch to a batch"
+        fits = self.prepare is None or callable(self.prepare)
+        fitting("prepare", self.prepare, fits, takes, error=TaskError)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -91,6 +118,28 @@ class Task:
             targets = [batch[name] for name in self.targets]
             for name, measure in {"loss": self.loss, **self.metrics}.items():
                 _check_measure(name, measure, output, targets, examples)
+
+
+def _check_metrics(metrics: Any) -> None:
+    takes = 'functions by name, such as {"accuracy": accuracy}'
+    fitting("metrics", metrics, isinstance(metrics, Mapping), takes, error=TaskError)
+    for name, measure in metrics.items():
+        fits = isinstance(name, str) and callable(measure) and not isinstance(measure, type)
+        fitting("metrics", metrics, fits, takes, error=TaskError)
+        if name in TAKEN:
+            raise TaskError(f"metrics= has {name!r}, which histories have already: rename it")
+
+
+def _check_columns(inputs: Any, targets: Any) -> None:
+    takes = "names of columns"
+    named = inputs
+    if isinstance(inputs, Mapping):
+        texts("inputs", list(inputs), "names of arguments, to names of columns", error=TaskError)
+        named = list(inputs.values())
+    texts("inputs", named, takes, error=TaskError)
+    texts("targets", targets, takes, error=TaskError)
+    if not named:
+        raise TaskError("inputs= names no column: the module has to be called on something")
 
 
 def _check_measure(
