@@ -71,8 +71,8 @@ def flag(name: str, value: Any, *, error: type[HublessError]) -> None:
 def one_of(name: str, value: Any, choices: Sequence[str], *, error: type[HublessError]) -> None:
     """One of a few words."""
     if not isinstance(value, str) or value not in choices:
-        words = ", ".join(repr(choice) for choice in choices)
-        raise error(f"{name}= is one of {words}, and not {shown(value)}")
+        *others, last = (repr(choice) for choice in choices)
+        raise error(f"{name}= is {', '.join(others)} or {last}, not {shown(value)}")
 
 
 def fitting(name: str, value: Any, fits: bool, takes: str, *, error: type[HublessError]) -> None:

@@ -108,7 +108,7 @@ def test_clients_without_examples_cannot_make_up_the_number(design: str) -> None
 def test_settings_that_make_no_sense_are_refused() -> None:
     with pytest.raises(SelectionError, match="'cube'"):
         Activity("cube")
-    with pytest.raises(SelectionError, match="successive or exact"):
+    with pytest.raises(SelectionError, match="'successive' or 'exact'"):
         Activity("n", "systematic")  # type: ignore[arg-type]
     with pytest.raises(SelectionError, match="design='exact' has them"):
         Activity("n", unbiased=True)

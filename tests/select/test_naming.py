@@ -57,7 +57,7 @@ def test_a_text_names_a_selector(text: str, meant: Selector) -> None:
         ("activity:cube", "'cube'"),
         ("activity:n:sometimes", "design cannot be 'sometimes'"),
         ("heavy:a lot", "share cannot be 'a lot'"),
-        ("heavy:2", "a share is above 0 and at most 1"),
+        ("heavy:2", "share= is a number above 0 and at most 1"),
         ("heavy:0.2:0.3", "more settings"),
         ("heavy:size=3", "sets 'size'"),
         ("heavy:0.2:share=0.2", "each once"),

@@ -75,7 +75,7 @@ def test_a_norm_of_nothing_is_forgotten_unless_asked_otherwise() -> None:
     assert OptimalSampling().inclusion(roster, 1).tolist() == [1, 0, 0]
     kept = OptimalSampling(least=0.75).inclusion(roster, 1)
     assert kept == pytest.approx([4 / 6, 1 / 6, 1 / 6])
-    with pytest.raises(SelectionError, match="share of the mean"):
+    with pytest.raises(SelectionError, match="least= is a number"):
         OptimalSampling(least=2)
 
 

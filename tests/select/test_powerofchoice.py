@@ -40,7 +40,7 @@ def test_among_equals_chance_decides() -> None:
 def test_too_few_candidates_are_refused() -> None:
     with pytest.raises(SelectionError, match="raise d"):
         PowerOfChoice(2)(Roster([1, 2, 3]), 3, np.random.default_rng(0))
-    with pytest.raises(SelectionError, match="at least one"):
+    with pytest.raises(SelectionError, match="d= is a whole number of at least 1"):
         PowerOfChoice(0)
     with pytest.raises(Shortage, match="2 of 3 can be picked"):
         PowerOfChoice(9)(Roster([1, 0, 3]), 3, np.random.default_rng(0))

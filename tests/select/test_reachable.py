@@ -104,7 +104,7 @@ def test_those_without_weight_fill_up() -> None:
 def test_what_cannot_be_corrected_is_refused() -> None:
     with pytest.raises(SelectionError, match="no weights"):
         Reachable(Fixed((1, 2)))
-    with pytest.raises(SelectionError, match="floor is a share"):
+    with pytest.raises(SelectionError, match="floor= is a number above 0 and at most 1"):
         Reachable(floor=0.0)
     roster = Roster([5, 5, 5], availability=[1.0, np.nan, 0.5])
     with pytest.raises(SelectionError, match="client 1's availability is nan"):

@@ -119,7 +119,7 @@ def test_the_roster_is_as_it_was() -> None:
 
 
 def test_no_rounds_are_refused() -> None:
-    with pytest.raises(SelectionError, match="at least 1 round"):
+    with pytest.raises(SelectionError, match="rounds= is a whole number of at least 1"):
         Refreshed(Uniform(), rounds=0)
 
 

@@ -52,5 +52,5 @@ def test_a_share_smaller_than_the_cohort_is_refused() -> None:
 @pytest.mark.parametrize("share", [0.0, -0.1, 1.1, float("nan")])
 def test_a_share_is_a_share(share: float) -> None:
     for kind in (Heavy, Light):
-        with pytest.raises(SelectionError, match="a share is above 0 and at most 1"):
+        with pytest.raises(SelectionError, match="share= is a number above 0 and at most 1"):
             kind(share)

@@ -187,13 +187,13 @@ def test_weights_are_shares_for_any_number_of_examples(
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: Decay("linear"), "constant, hinge or polynomial, not linear"),  # type: ignore[arg-type]
+        (lambda: Decay("linear"), "'constant', 'hinge' or 'polynomial', not 'linear'"),  # type: ignore[arg-type]
         (lambda: Decay("hinge", a=-1.0), "at least 0"),
         (lambda: Decay("hinge", b=-1.0), "at least 0"),
-        (lambda: FedAsync(share=0.0), "share .* 0.0"),
-        (lambda: FedAsync(share=1.5), "share .* 1.5"),
-        (lambda: FedAsync(share=float("nan")), "share .* nan"),
-        (lambda: FedAsync(decay="none"), "not none"),  # type: ignore[arg-type]
+        (lambda: FedAsync(share=0.0), "share= .* 0.0"),
+        (lambda: FedAsync(share=1.5), "share= .* 1.5"),
+        (lambda: FedAsync(share=float("nan")), "share= .* nan"),
+        (lambda: FedAsync(decay="none"), "not 'none'"),  # type: ignore[arg-type]
         (lambda: FedTrimmedMean(cut=0.5), "0.5"),
         (lambda: FedTrimmedMean(cut=-0.1), "-0.1"),
         (lambda: Capped(0), "0"),

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
+from hubless.checks import number, one_of
 from hubless.errors import SelectionError
 from hubless.select.ranking import Ranking, ranked, those_with_examples
 from hubless.select.roster import Floats, Ints, Roster, refuse_shortage
@@ -67,17 +68,13 @@ class Active:
 
     def __post_init__(self) -> None:
         for name in ("alpha1", "alpha3"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SelectionError(f"{name} is a share within [0, 1], not {getattr(self, name)}")
-        if not 0 <= self.alpha2 <= 1e300:
-            raise SelectionError(f"alpha2 is finite and not below 0, not {self.alpha2}")
+            number(name, getattr(self, name), least=0, most=1, error=SelectionError)
+        number("alpha2", self.alpha2, least=0, most=1e300, error=SelectionError)
         if isinstance(self.unseen, str):
-            if self.unseen not in ("highest", "mean", "lowest"):
-                raise SelectionError(
-                    f"unseen is highest, mean, lowest or a number, not {self.unseen!r}"
-                )
-        elif not math.isfinite(self.unseen):
-            raise SelectionError(f"what an unseen client is worth is finite, not {self.unseen}")
+            words = ("highest", "mean", "lowest")
+            one_of("unseen", self.unseen, words, error=SelectionError)
+        else:
+            number("unseen", self.unseen, error=SelectionError)
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
         refuse_shortage(roster, k)

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hubless.checks import flag, one_of
 from hubless.errors import SelectionError
 from hubless.select.custom import described
 from hubless.select.roster import Floats, Ints, Roster, refuse_shortage
@@ -92,10 +93,10 @@ class Activity:
     unbiased: bool = False
 
     def __post_init__(self) -> None:
-        if self.design not in ("successive", "exact"):
-            raise SelectionError(f"the design is successive or exact, not {self.design!r}")
-        if not callable(self.f) and self.f not in FUNCTIONS:
-            raise SelectionError(f"f is a function, or one of {list(FUNCTIONS)}, not {self.f!r}")
+        one_of("design", self.design, ("successive", "exact"), error=SelectionError)
+        if isinstance(self.f, type) or not callable(self.f):
+            one_of("f", self.f, (*FUNCTIONS,), error=SelectionError)
+        flag("unbiased", self.unbiased, error=SelectionError)
         if self.unbiased and self.design != "exact":
             raise SelectionError(
                 "an unbiased aggregate needs inclusion probabilities: design='exact' has them"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubless.errors import SelectionError, Shortage
-from hubless.select.roster import Floats, Ints, Roster, Selector
+from hubless.select.roster import Floats, Ints, Roster, Selector, check_selector
 
 
 @dataclass(frozen=True)
@@ -24,6 +24,9 @@ class AtMost:
     """
 
     selector: Selector
+
+    def __post_init__(self) -> None:
+        check_selector(self.selector)
 
     @property
     def unbiased(self) -> bool:

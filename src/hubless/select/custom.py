@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
+from hubless.checks import takes
 from hubless.errors import SelectionError
 from hubless.select.roster import Ints, Roster, refuse_shortage
 
@@ -84,16 +85,7 @@ def takes_three(function: object) -> bool:
     >>> takes_three(max), takes_three(lambda roster: []), takes_three(3)
     (True, False, False)
     """
-    if not callable(function):
-        return False
-    try:
-        inspect.signature(function).bind(None, None, None)
-    except TypeError:
-        return False
-    except ValueError:
-        # some builtins do not say what they take
-        return True
-    return True
+    return takes(function, 3)
 
 
 def described(function: Any) -> str:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from hubless.checks import fitting, whole
 from hubless.errors import SelectionError
 from hubless.select.roster import Floats, Ints, Roster, refuse_shortage
 from hubless.select.sampling import Table
@@ -27,11 +29,15 @@ class Fixed:
     clients: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "clients", tuple(int(client) for client in self.clients))
+        takes = "a list of clients, such as [7, 2, 4]"
+        fits = isinstance(self.clients, Iterable) and not isinstance(self.clients, str)
+        fitting("clients", self.clients, fits, takes, error=SelectionError)
+        clients = (
+            whole("clients", client, least=0, error=SelectionError) for client in self.clients
+        )
+        object.__setattr__(self, "clients", tuple(clients))
         if len(set(self.clients)) < len(self.clients):
             raise SelectionError("a client is in the fixed list more than once")
-        if min(self.clients, default=0) < 0:
-            raise SelectionError(f"there is no client {min(self.clients)}")
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
         refuse_shortage(roster, k)
@@ -63,7 +69,12 @@ class Weighted:
     _table: Table = field(init=False)
 
     def __post_init__(self) -> None:
-        weights = np.array(self.weights, np.float64)
+        try:
+            weights = np.array(self.weights, np.float64)
+        except (TypeError, ValueError):
+            weights = np.empty((0, 0))
+        takes = "one number per client, in a list"
+        fitting("weights", self.weights, weights.ndim == 1, takes, error=SelectionError)
         weights.setflags(write=False)
         object.__setattr__(self, "weights", weights)
         object.__setattr__(self, "_table", Table.of(weights))

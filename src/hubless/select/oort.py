@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hubless.checks import number
 from hubless.errors import SelectionError
 from hubless.select.roster import Floats, Ints, Roster, refuse_shortage, there
 from hubless.select.sampling import Table
@@ -65,14 +66,10 @@ class Oort:
     clip: float = 0.95
 
     def __post_init__(self) -> None:
-        if not self.preferred > 0 or self.alpha < 0:
-            raise SelectionError(
-                f"preferred must be above 0 seconds and alpha not below 0, not {self.preferred} "
-                f"and {self.alpha}"
-            )
+        number("preferred", self.preferred, above=0, most=math.inf, error=SelectionError)
+        number("alpha", self.alpha, least=0, error=SelectionError)
         for name in ("explore", "decay", "least", "cutoff", "clip"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise SelectionError(f"{name} is between 0 and 1, not {getattr(self, name)}")
+            number(name, getattr(self, name), least=0, most=1, error=SelectionError)
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
         refuse_shortage(roster, k)

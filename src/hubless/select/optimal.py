@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hubless.checks import number
 from hubless.errors import SelectionError
 from hubless.select.roster import Floats, Ints, Roster, refuse_shortage
 from hubless.select.sampling import Exact, Part, Table
@@ -45,8 +46,7 @@ class OptimalSampling:
     least: float = 0.0
 
     def __post_init__(self) -> None:
-        if not 0 <= self.least <= 1:
-            raise SelectionError(f"least is a share of the mean, 0 to 1, not {self.least}")
+        number("least", self.least, least=0, most=1, error=SelectionError)
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
         picked = self._exact(roster, k).draw(k, rng)

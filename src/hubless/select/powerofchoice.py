@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from hubless.checks import whole
 from hubless.errors import SelectionError
 from hubless.select.activity import by_activity
 from hubless.select.roster import Ints, Roster, refuse_shortage
@@ -44,8 +45,8 @@ class PowerOfChoice:
     d: int | None = None
 
     def __post_init__(self) -> None:
-        if self.d is not None and self.d < 1:
-            raise SelectionError(f"there must be at least one candidate, not {self.d}")
+        if self.d is not None:
+            whole("d", self.d, least=1, error=SelectionError)
 
     def __call__(self, roster: Roster, k: int, rng: np.random.Generator) -> Ints:
         refuse_shortage(roster, k)

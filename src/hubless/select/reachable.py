@@ -6,12 +6,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hubless.checks import number
 from hubless.errors import SelectionError
 from hubless.select.roster import (
     Floats,
     Ints,
     Roster,
     Selector,
+    check_selector,
     refuse_shortage,
     refuse_unbiased,
     there,
@@ -49,8 +51,8 @@ class Reachable:
     floor: float = 0.05
 
     def __post_init__(self) -> None:
-        if not 0 < self.floor <= 1:
-            raise SelectionError(f"floor is a share above 0 and up to 1, not {self.floor}")
+        number("floor", self.floor, above=0, most=1, error=SelectionError)
+        check_selector(self.selector)
         refuse_unbiased(self.selector, "who is there changes them")
         if not isinstance(self.selector, Uniform) and not hasattr(self.selector, "weights"):
             raise SelectionError(f"{self.selector!r} has no weights(roster) to be corrected")

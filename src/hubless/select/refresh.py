@@ -7,9 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hubless.checks import whole
 from hubless.errors import SelectionError, Shortage
 from hubless.select.ranking import those_with_examples
-from hubless.select.roster import Ints, Roster, Selector, refuse_shortage, refuse_unbiased
+from hubless.select.roster import (
+    Ints,
+    Roster,
+    Selector,
+    check_selector,
+    refuse_shortage,
+    refuse_unbiased,
+)
 from hubless.select.uniform import Uniform
 
 _USUAL: Selector = Uniform()
@@ -44,9 +52,9 @@ class Refreshed:
     rounds: int = 100
 
     def __post_init__(self) -> None:
+        check_selector(self.selector)
         refuse_unbiased(self.selector, "who is due is picked whatever its probability")
-        if self.rounds < 1:
-            raise SelectionError(f"valuations live for at least 1 round, not {self.rounds}")
+        whole("rounds", self.rounds, least=1, error=SelectionError)
 
     @property
     def looks_at(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol, TypeVar, cast
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hubless.checks import fitting, takes
 from hubless.errors import SelectionError, Shortage
 from hubless.events import Event, Trained
 
@@ -204,6 +205,12 @@ def there(roster: Roster) -> Ints:
     if roster.available is None:
         return np.arange(len(roster))
     return np.flatnonzero(roster.available)
+
+
+def check_selector(selector: Any) -> None:
+    """Refuse what cannot be asked for clients, such as a selector's class or its name."""
+    meant = "a selector, such as hubless.select.Uniform(), or a function of (roster, k, rng)"
+    fitting("selector", selector, takes(selector, 3), meant, error=SelectionError)
 
 
 def refuse_unbiased(selector: Selector, why: str) -> None:

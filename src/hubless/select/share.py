@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hubless.checks import number
 from hubless.errors import SelectionError
 from hubless.select.roster import Ints, Roster, refuse_shortage
 
@@ -119,5 +120,4 @@ def _among(group: Ints, roster: Roster, k: int, rng: np.random.Generator) -> Int
 
 
 def _refuse(share: float) -> None:
-    if not 0 < share <= 1:
-        raise SelectionError(f"a share is above 0 and at most 1, not {share}")
+    number("share", share, above=0, most=1, error=SelectionError)

@@ -8,9 +8,10 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from hubless.checks import fitting
 from hubless.errors import StrategyError
 from hubless.params import Array, is_floating, settle, zeros
-from hubless.strategy.look import Column, Look, Seen, look_of, shares
+from hubless.strategy.look import Column, Look, Seen, check_among, look_of, shares
 from hubless.strategy.reducers import Middle
 
 Slots = tuple[Array, ...]
@@ -99,6 +100,12 @@ class ServerOptimizer(Protocol):
         ...
 
 
+_PARTS = (
+    ("reducer", "finish", "a reducer, such as hubless.strategy.reducers.Mean()"),
+    ("optimizer", "apply", "a server optimizer, such as hubless.strategy.optimizers.Replace()"),
+)
+
+
 @dataclass(frozen=True)
 class Strategy:
     """How updates become the next version: weighting x reducer x server optimizer.
@@ -135,6 +142,12 @@ class Strategy:
     weighting: Weighting
     reducer: Reducer
     optimizer: ServerOptimizer
+
+    def __post_init__(self) -> None:
+        check_among(self.weighting)
+        for name, does, takes in _PARTS:
+            part = getattr(self, name)
+            fitting(name, part, hasattr(part, does), takes, error=StrategyError)
 
     @property
     def look(self) -> Look:

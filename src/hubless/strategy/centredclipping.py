@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hubless.checks import whole
 from hubless.errors import StrategyError
 from hubless.strategy.base import Strategy
-from hubless.strategy.look import Column, Seen
+from hubless.strategy.look import Column, Seen, check_radius
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 
@@ -23,8 +24,8 @@ class Clipped:
     partial = True
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or (self.radius is not None and not self.radius > 0):
-            raise StrategyError("centred clipping takes an iteration, and a radius above 0")
+        check_radius("radius", self.radius)
+        whole("iterations", self.iterations, least=1, error=StrategyError)
 
     def __call__(self, seen: Seen) -> Column:
         weights = np.zeros(len(seen))

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from hubless.checks import number, whole
 from hubless.errors import StrategyError
 from hubless.strategy.base import Strategy, Weighting
-from hubless.strategy.look import Column, Seen, shares
+from hubless.strategy.look import Column, Seen, check_among, shares
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import ByExamples
@@ -30,8 +31,9 @@ class Weiszfeld:
     look = "products"
 
     def __post_init__(self) -> None:
-        if self.iterations < 1 or not self.smoothing > 0:
-            raise StrategyError("a geometric median takes an iteration, and a smoothing above 0")
+        whole("iterations", self.iterations, least=1, error=StrategyError)
+        number("smoothing", self.smoothing, above=0, error=StrategyError)
+        check_among(self.among)
 
     def __call__(self, seen: Seen) -> Column:
         weights = given = shares(self.among(seen))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubless.strategy.base import Strategy, Weighting
-from hubless.strategy.look import Column, Seen, check_share, hostile_among
+from hubless.strategy.look import Column, Seen, check_chosen, hostile_among
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import Equally
@@ -23,7 +23,7 @@ class Nearest:
     look = "products"
 
     def __post_init__(self) -> None:
-        check_share(self.hostile)
+        check_chosen(self.hostile, self.keep, self.among)
 
     def __call__(self, seen: Seen) -> Column:
         hostile = hostile_among(self.hostile, len(seen))

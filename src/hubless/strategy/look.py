@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from hubless.checks import fitting, number, whole
 from hubless.errors import StrategyError
 from hubless.params import Array, products
 
@@ -105,8 +106,27 @@ def hostile_among(share: float, count: int) -> int:
 
 def check_share(share: float) -> None:
     """Refuse a share of hostile updates that nothing could withstand."""
-    if not 0 <= share < 0.5:
-        raise StrategyError(f"the share of hostile updates must be in [0, 0.5), not {share}")
+    number("hostile", share, least=0, below=0.5, error=StrategyError)
+
+
+def check_among(among: Any) -> None:
+    """Refuse what cannot weigh updates."""
+    takes = "a weighting, such as hubless.strategy.weighting.Equally()"
+    fitting("weighting", among, callable(among), takes, error=StrategyError)
+
+
+def check_chosen(hostile: float, keep: int | None, among: Any) -> None:
+    """Refuse a choice of some updates that leaves nobody, or nobody who is not hostile."""
+    check_share(hostile)
+    check_among(among)
+    if keep is not None:
+        whole("keep", keep, least=1, error=StrategyError)
+
+
+def check_radius(name: str, radius: float | None) -> None:
+    """Refuse a length that nothing is within; None is one that is found by looking."""
+    if radius is not None:
+        number(name, radius, above=0, error=StrategyError)
 
 
 class Looking:

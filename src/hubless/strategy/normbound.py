@@ -6,9 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubless.errors import StrategyError
 from hubless.strategy.base import Strategy, Weighting
-from hubless.strategy.look import Column, Seen, shares
+from hubless.strategy.look import Column, Seen, check_among, check_radius, shares
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import ByExamples
@@ -24,8 +23,8 @@ class Bounded:
     partial = True
 
     def __post_init__(self) -> None:
-        if self.bound is not None and not self.bound > 0:
-            raise StrategyError(f"a bound on norms is above 0, not {self.bound}")
+        check_radius("bound", self.bound)
+        check_among(self.among)
 
     def __call__(self, seen: Seen) -> Column:
         given = shares(self.among(seen))

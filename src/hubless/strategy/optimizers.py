@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from hubless.checks import number
+from hubless.errors import StrategyError
 from hubless.params import Array, sign
-from hubless.strategy.base import Slots
+from hubless.strategy.base import ServerOptimizer, Slots
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,9 @@ class Momentum:
     slots = ("velocity",)
     needs_current = True
 
+    def __post_init__(self) -> None:
+        _check(self, "momentum")
+
     def apply(self, current: Array, reduced: Array, slots: Slots, step: int) -> tuple[Array, Slots]:
         velocity = self.momentum * slots[0] + (current - reduced)
         return current - self.lr * velocity, (velocity,)
@@ -74,6 +79,9 @@ class ServerAdam:
     tau: float = 1e-3
     slots = ("first", "second")
     needs_current = True
+
+    def __post_init__(self) -> None:
+        _check(self, "beta1", "beta2")
 
     def apply(self, current: Array, reduced: Array, slots: Slots, step: int) -> tuple[Array, Slots]:
         gradient = reduced - current
@@ -106,6 +114,9 @@ class ServerYogi:
     slots = ("first", "second")
     needs_current = True
 
+    def __post_init__(self) -> None:
+        _check(self, "beta1", "beta2")
+
     def apply(self, current: Array, reduced: Array, slots: Slots, step: int) -> tuple[Array, Slots]:
         gradient = reduced - current
         squared = gradient * gradient
@@ -134,8 +145,20 @@ class ServerAdagrad:
     slots = ("first", "second")
     needs_current = True
 
+    def __post_init__(self) -> None:
+        _check(self, "beta1")
+
     def apply(self, current: Array, reduced: Array, slots: Slots, step: int) -> tuple[Array, Slots]:
         gradient = reduced - current
         first = self.beta1 * slots[0] + (1 - self.beta1) * gradient
         second = slots[1] + gradient * gradient
         return current + self.lr * first / (second**0.5 + self.tau), (first, second)
+
+
+def _check(optimizer: ServerOptimizer, *kept: str) -> None:
+    """Refuse a rate or a tau of nothing, and shares of the past that would never fade."""
+    for name in ("lr", "tau"):
+        if hasattr(optimizer, name):
+            number(name, getattr(optimizer, name), above=0, error=StrategyError)
+    for name in kept:
+        number(name, getattr(optimizer, name), least=0, below=1, error=StrategyError)

@@ -9,6 +9,7 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from hubless.checks import number
 from hubless.errors import StrategyError
 from hubless.params import Array, add_scaled, assign, is_tensor, scaled, sort_rows, stack, to_numpy
 from hubless.strategy.look import hostile_among
@@ -53,8 +54,7 @@ class TrimmedMean:
     linear = False
 
     def __post_init__(self) -> None:
-        if not 0 <= self.cut < 0.5:
-            raise StrategyError(f"the share cut at each end must be in [0, 0.5), not {self.cut}")
+        number("cut", self.cut, least=0, below=0.5, error=StrategyError)
 
     def add(
         self, total: list[Array] | None, array: Array, weight: float, spent: bool = False

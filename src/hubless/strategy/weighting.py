@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from hubless.checks import fitting, number, one_of
 from hubless.errors import StrategyError
 from hubless.strategy.look import Column, Seen
 
@@ -49,8 +50,7 @@ class Capped:
     most: float
 
     def __post_init__(self) -> None:
-        if self.most <= 0:
-            raise StrategyError(f"the most that a client may count for is above 0, not {self.most}")
+        number("most", self.most, above=0, error=StrategyError)
 
     def __call__(self, seen: Seen) -> Column:
         return np.minimum(seen.examples, self.most)
@@ -82,12 +82,9 @@ class Decay:
     b: float = 4.0
 
     def __post_init__(self) -> None:
-        if self.kind not in ("constant", "hinge", "polynomial"):
-            raise StrategyError(
-                f"staleness decays as constant, hinge or polynomial, not {self.kind}"
-            )
-        if self.a < 0 or self.b < 0:
-            raise StrategyError(f"a and b must be at least 0, not {self.a} and {self.b}")
+        one_of("decay", self.kind, ("constant", "hinge", "polynomial"), error=StrategyError)
+        number("a", self.a, least=0, error=StrategyError)
+        number("b", self.b, least=0, error=StrategyError)
 
     def __call__(self, staleness: Column) -> Column:
         if self.kind == "constant":
@@ -112,6 +109,9 @@ class ByStaleness:
     """
 
     decay: Decay
+
+    def __post_init__(self) -> None:
+        _check_decay(self.decay)
 
     def __call__(self, seen: Seen) -> Column:
         return seen.examples * self.decay(seen.staleness)
@@ -138,10 +138,8 @@ class Mixing:
     decay: Decay
 
     def __post_init__(self) -> None:
-        if not 0 < self.share <= 1:
-            raise StrategyError(
-                f"share is how much of a fresh peer is mixed in, in (0, 1], not {self.share}"
-            )
+        number("share", self.share, above=0, most=1, error=StrategyError)
+        _check_decay(self.decay)
 
     def __call__(self, seen: Seen) -> Column:
         if seen.own is None:
@@ -175,6 +173,9 @@ class Buffer:
 
     decay: Decay
 
+    def __post_init__(self) -> None:
+        _check_decay(self.decay)
+
     def __call__(self, seen: Seen) -> Column:
         weights = self.decay(seen.staleness)
         if seen.own is None:
@@ -183,3 +184,8 @@ class Buffer:
         weights[seen.own] = 0.0
         weights[seen.own] = max(0.0, 1.0 - weights.sum())
         return weights
+
+
+def _check_decay(decay: Any) -> None:
+    takes = 'a decay, such as Decay("hinge")'
+    fitting("decay", decay, callable(decay), takes, error=StrategyError)
