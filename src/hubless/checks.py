@@ -7,6 +7,8 @@ import math
 import sys
 from collections.abc import Sequence
 from numbers import Integral, Real
+from os import PathLike
+from pathlib import Path
 from typing import Any
 
 from hubless.errors import HublessError
@@ -94,6 +96,20 @@ def texts(name: str, value: Any, takes: str, *, error: type[HublessError]) -> No
         raise error(f"{name}= takes {takes}, in a list: {name}=[{shown(value)}]")
     fits = isinstance(value, Sequence) and all(isinstance(each, str) for each in value)
     fitting(name, value, fits, takes, error=error)
+
+
+def folder_of(name: str, value: Any, *, error: type[HublessError]) -> Path:
+    """A folder's path, whether it is there yet or not.
+
+    >>> folder_of("folder", "runs/first", error=HublessError).name
+    'first'
+    """
+    fits = isinstance(value, str | PathLike) and bool(str(value))
+    fitting(name, value, fits, "the path of a folder", error=error)
+    path = Path(value)
+    if path.exists() and not path.is_dir():
+        raise error(f"{name}= takes the path of a folder, and {path} is a file")
+    return path
 
 
 def takes(function: object, count: int) -> bool:

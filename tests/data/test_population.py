@@ -240,8 +240,8 @@ _BAD: list[tuple[str, Callable[[], object]]] = [
     ("for each of the columns' 7 rows", lambda: _people().where(np.ones(6, np.bool_))),
     ("the mask is int64", lambda: _people().where(np.ones(7, np.int64))),
     ("row 6 is out of range: there are 6", lambda: _people().partition(Parts.of([[6]]))),
-    ("between 0 and 1, not 1.0", lambda: _people().split(1.0)),
-    ("between 0 and 1, not nan", lambda: _people().split(float("nan"))),
+    ("above 0 and below 1, not 1.0", lambda: _people().split(1.0)),
+    ("above 0 and below 1, not nan", lambda: _people().split(float("nan"))),
 ]
 
 

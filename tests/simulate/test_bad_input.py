@@ -132,7 +132,7 @@ BAD: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "a device that is not a number": (
         SelectionError,
         "device's up must be finite and above 0",
-        {"devices": Devices(up=constant(float("nan")))},
+        {"devices": Devices(up=lambda rng, clients: np.full(clients, np.nan))},
     ),
 }
 
@@ -296,11 +296,11 @@ def test_everything_counts_rounds_alike() -> None:
 
 
 BAD_PACES: list[tuple[str, Callable[[], object]]] = [
-    ("at least 1: 0.5", lambda: Pace(over=0.5)),
-    ("deadline is in seconds above 0, not 0", lambda: Pace(deadline=0)),
-    ("concurrency and buffer are at least 1", lambda: Buffered(concurrency=0)),
-    ("concurrency and buffer are at least 1", lambda: Buffered(buffer=0)),
-    ('adding is "deltas" or "params", not', lambda: Buffered(adding="gradients")),
+    ("over= is a number of at least 1, not 0.5", lambda: Pace(over=0.5)),
+    ("deadline= is a number above 0, not 0", lambda: Pace(deadline=0)),
+    ("concurrency= is a whole number of at least 1", lambda: Buffered(concurrency=0)),
+    ("buffer= is a whole number of at least 1", lambda: Buffered(buffer=0)),
+    ("adding= is 'deltas' or 'params', not", lambda: Buffered(adding="gradients")),
     (
         "speed must be finite and above 0 for every client",
         lambda: VirtualClock(Devices(speed=constant(-1)), 3, 4, 0),

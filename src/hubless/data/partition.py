@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hubless.checks import fitting
 from hubless.data.index import Index, grouped, offsets_of, ranges
 from hubless.errors import DataError
 from hubless.rng import stream
@@ -40,6 +41,9 @@ class Parts:
         Args:
             parts: For each client the numbers of its examples, counted from 0; a list may be empty.
         """
+        fits = isinstance(parts, Iterable) and not isinstance(parts, str)
+        takes = "a list of example numbers for each client"
+        fitting("parts", parts, fits, takes, error=DataError)
         arrays = [np.asarray(part) for part in parts]
         for client, array in enumerate(arrays):
             if array.size and (array.ndim != 1 or array.dtype.kind not in "iu"):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Integral
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from hubless.checks import fitting, folder_of, number, whole
 from hubless.data import files, tables
 from hubless.data.index import Index, offsets_of, ranges
 from hubless.data.partition import Parts, by_column
@@ -48,7 +50,7 @@ class Population:
     names: NDArray[Any] | Sequence[str] | None = None
 
     def __post_init__(self) -> None:
-        columns = {name: np.asanyarray(values) for name, values in self.columns.items()}
+        columns = {name: _array(name, self.columns[name]) for name in _named(self.columns)}
         object.__setattr__(self, "columns", columns)
         object.__setattr__(self, "offsets", _whole("offsets", self.offsets))
         if self.rows is not None:
@@ -57,6 +59,9 @@ class Population:
         _check_offsets(self.offsets, height if self.rows is None else len(self.rows), self.rows)
         if self.rows is not None and len(self.rows):
             _check_rows(self.rows, height)
+        if self.names is not None:
+            fits = isinstance(self.names, Sequence | np.ndarray) and not isinstance(self.names, str)
+            fitting("names", self.names, fits, "a name per client, in a list", error=DataError)
         if self.names is not None and len(self.names) != len(self):
             raise DataError(f"there are {len(self.names)} names for {len(self)} clients")
 
@@ -152,7 +157,8 @@ class Population:
             folder: Where it wrote.
             mmap: Read numbers from disk only when they are used; False reads all of them now.
         """
-        columns, offsets, rows, names = files.read(Path(folder), mmap)
+        path = folder_of("folder", folder, error=DataError)
+        columns, offsets, rows, names = files.read(path, mmap)
         return cls(columns, offsets, rows, names)
 
     def save(self, folder: str | Path) -> None:
@@ -161,7 +167,8 @@ class Population:
         Args:
             folder: One that is not there yet, or is empty.
         """
-        files.write(Path(folder), self.columns, self.offsets, self.rows, self.names)
+        path = folder_of("folder", folder, error=DataError)
+        files.write(path, self.columns, self.offsets, self.rows, self.names)
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
@@ -215,6 +222,8 @@ class Population:
         >>> digits.partition(iid(100, clients=4, seed=1)).sizes
         array([25, 25, 25, 25])
         """
+        takes = "a partition, such as hubless.data.iid(examples, clients)"
+        fitting("parts", parts, isinstance(parts, Parts), takes, error=DataError)
         if len(parts.rows):
             _check_rows(parts.rows, self.examples)
         if self.rows is not None:
@@ -289,8 +298,9 @@ class Population:
         >>> train.sizes, test.sizes
         (array([4, 1]), array([1, 0]))
         """
-        if not 0 < share < 1:
-            raise DataError(f"the share to split off lies between 0 and 1, not {share}")
+        number("share", share, above=0, below=1, error=DataError)
+        if seed is not None:
+            whole("seed", seed, least=0, error=DataError)
         sizes = self.sizes
         # 0.29 of 100 is 28.999999999999996 in floating point, and means 29
         cut = np.clip(np.floor(sizes * share + 1e-9).astype(np.int64), 1, np.maximum(sizes - 1, 1))
@@ -309,13 +319,27 @@ class Population:
         return replace(self, offsets=offsets_of(kept)[self.offsets], rows=rows)
 
     def _client(self, client: int) -> int:
-        if not 0 <= client < len(self):
+        if not isinstance(client, Integral) or not 0 <= client < len(self):
             raise DataError(f"there is no client {client}: the population has {len(self)}")
         return int(client)
 
 
+def _named(columns: Any) -> Columns:
+    takes = 'arrays by name, such as {"x": x, "y": y}'
+    fitting("columns", columns, isinstance(columns, Mapping), takes, error=DataError)
+    given: Columns = columns
+    return given
+
+
+def _array(name: str, values: Any) -> NDArray[Any]:
+    try:
+        return np.asanyarray(values)
+    except ValueError as error:
+        raise DataError(f"column {name!r} cannot be an array: {error}") from error
+
+
 def _height(columns: Columns) -> int:
-    if not columns:
+    if not _named(columns):
         raise DataError("a population needs at least one column of values")
     heights = {}
     for name, values in columns.items():

@@ -10,6 +10,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hubless.checks import fitting, folder_of, number, one_of, whole
+from hubless.errors import HublessError
+
 if TYPE_CHECKING:
     from hubless.simulate.simulation import Simulation
 
@@ -56,7 +59,8 @@ class Checkpoint:
     """
 
     def __init__(self, folder: str | Path, every: int = 50) -> None:
-        self.folder, self.every = Path(folder), every
+        self.folder = folder_of("folder", folder, error=HublessError)
+        self.every = whole("every", every, least=1, error=HublessError)
         self._since: int | None = None
 
     def __call__(self, simulation: Simulation, row: Row) -> bool | None:
@@ -91,8 +95,14 @@ class EarlyStop:
         target: float | None = None,
         best: Literal["low", "high"] = "low",
     ) -> None:
+        if patience is None and target is None:
+            raise HublessError("EarlyStop would never stop: give patience= or target=")
+        if patience is not None:
+            whole("patience", patience, least=1, error=HublessError)
+        if target is not None:
+            number("target", target, error=HublessError)
         self.metric, self.patience, self.target = metric, patience, target
-        self._sign = 1.0 if best == "low" else -1.0
+        self._sign = _sign(metric, best)
 
     def __call__(self, simulation: Simulation, row: Row) -> bool | None:
         if self.metric not in row:
@@ -119,7 +129,7 @@ class BestModel:
 
     def __init__(self, metric: str = "loss", best: Literal["low", "high"] = "low") -> None:
         self.metric = metric
-        self._sign = 1.0 if best == "low" else -1.0
+        self._sign = _sign(metric, best)
         self.value: float | None = None
         self.round = 0
         self.params: dict[str, torch.Tensor] = {}
@@ -149,3 +159,11 @@ class BestModel:
             for name, array in arrays.items()
             if name.startswith("params ")
         }
+
+
+def _sign(metric: Any, best: Any) -> float:
+    """What makes a lower value of the metric the better one."""
+    takes = "the name of a metric, such as 'loss'"
+    fitting("metric", metric, isinstance(metric, str), takes, error=HublessError)
+    one_of("best", best, ("low", "high"), error=HublessError)
+    return 1.0 if best == "low" else -1.0

@@ -2,17 +2,160 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
 from numbers import Integral, Real
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from hubless.checks import fitting, shown, takes
 from hubless.data.population import Population
-from hubless.errors import DataError, SelectionError
+from hubless.errors import (
+    DataError,
+    HublessError,
+    PrivacyError,
+    SelectionError,
+    StrategyError,
+    TaskError,
+)
+from hubless.events import Listener, to_file
+from hubless.privacy.ledger import Ledger
 from hubless.select.roster import Selector
+from hubless.simulate.callbacks import BestModel, Callback, EarlyStop
 from hubless.simulate.job import to_tensors
 from hubless.simulate.rounds import is_unbiased
+from hubless.simulate.times import Buffered, Devices, Pace
 from hubless.strategy.base import Strategy
-from hubless.train.task import Task
+from hubless.train.recipe import Recipe
+from hubless.train.task import TAKEN, Task
+from hubless.train.values import GradientNorm, UpdateNorm
+
+_NEEDED: dict[str, tuple[Callable[[Any], bool], str, type[HublessError]]] = {
+    "task": (
+        lambda given: isinstance(given, Task),
+        "a task, such as hubless.Task(module)",
+        TaskError,
+    ),
+    "population": (
+        lambda given: isinstance(given, Population),
+        "a population, such as hubless.Population.by(columns, client_ids)",
+        DataError,
+    ),
+    "name": (
+        lambda given: isinstance(given, str) and bool(given.strip()),
+        "what the run is called, a text",
+        HublessError,
+    ),
+}
+_OPTIONAL: dict[str, tuple[Callable[[Any], bool], str, type[HublessError]]] = {
+    "test": (
+        lambda given: isinstance(given, Population),
+        "a population, such as hubless.Population.pooled(columns)",
+        DataError,
+    ),
+    "recipe": (
+        lambda given: isinstance(given, Recipe),
+        "a recipe, such as hubless.Recipe(hubless.SGD(0.1))",
+        TaskError,
+    ),
+    "strategy": (
+        lambda given: isinstance(given, Strategy),
+        "a strategy, such as hubless.FedAvg()",
+        StrategyError,
+    ),
+    "value": (
+        lambda given: isinstance(given, GradientNorm | UpdateNorm) or takes(given, 4),
+        "what training a client is worth, such as hubless.train.values.MeanLoss()",
+        SelectionError,
+    ),
+    "private": (
+        lambda given: hasattr(given, "report"),
+        "a mechanism, such as hubless.privacy.mechanisms.Count(epsilon=1.0)",
+        PrivacyError,
+    ),
+    "ledger": (
+        lambda given: isinstance(given, Ledger),
+        "a ledger, such as hubless.privacy.ledger.Ledger(clients, budget=2.0)",
+        PrivacyError,
+    ),
+    "engine": (
+        lambda given: hasattr(given, "start"),
+        "an engine, such as hubless.Local() or hubless.Ray()",
+        HublessError,
+    ),
+    "devices": (
+        lambda given: isinstance(given, Devices),
+        "devices, such as hubless.Devices()",
+        SelectionError,
+    ),
+    "pace": (
+        lambda given: isinstance(given, Pace | Buffered),
+        "a pace, such as hubless.Pace(over=1.3) or hubless.Buffered()",
+        SelectionError,
+    ),
+}
+
+
+def check_parts(parts: Mapping[str, Any]) -> None:
+    """Refuse parts of a simulation that are something else, such as a text or a class."""
+    for name, given in parts.items():
+        fits, meant, error = {**_NEEDED, **_OPTIONAL}[name]
+        if name in _NEEDED or given is not None:
+            fitting(name, given, fits(given), meant, error=error)
+
+
+def check_ledger(ledger: Ledger | None, *, private: bool, clients: int) -> None:
+    """Refuse a ledger that has nothing to count, or that is of other clients."""
+    if ledger is None:
+        return
+    if not private:
+        raise PrivacyError("ledger= counts what private reports give away: give private=, too")
+    if len(ledger) != clients:
+        raise PrivacyError(f"ledger= is for {len(ledger)} clients, and there are {clients}")
+
+
+def callbacks_of(given: Any, task: Task, *, tested: bool, private: bool) -> list[Callback]:
+    """Callbacks as a list; those that look at a metric find it in the history."""
+    fits = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
+    meant = "a list of callbacks, such as [hubless.EarlyStop(patience=5)]"
+    fitting("callbacks", given, fits, meant, error=HublessError)
+    callbacks: list[Callback] = list(given)
+    there = [name for name in TAKEN if private or name != "epsilon"]
+    missing = [] if tested else ["loss", *task.metrics]
+    there = [name for name in (*there, *task.metrics) if name not in missing]
+    for callback in callbacks:
+        fits, meant = takes(callback, 2), "functions of (simulation, row)"
+        fitting("callbacks", callback, fits, meant, error=HublessError)
+        if isinstance(callback, EarlyStop | BestModel) and callback.metric not in there:
+            _refuse_metric(callback.metric, there, missing)
+    return callbacks
+
+
+def _refuse_metric(metric: str, there: list[str], missing: list[str]) -> None:
+    if metric in missing:
+        raise HublessError(f"a callback looks at {metric!r}, which needs test= data: give some")
+    near = get_close_matches(metric, there, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(there)}"
+    raise HublessError(f"a callback looks at {shown(metric)}, which no round has: {hint}")
+
+
+def listeners_of(events: Any) -> list[Listener]:
+    """A file for events, or listeners, as a list of listeners."""
+    if isinstance(events, str | Path):
+        path = Path(events)
+        if path.is_dir() or not path.absolute().parent.is_dir():
+            why = "is a folder" if path.is_dir() else "lies in no folder that there is"
+            raise HublessError(f"events= takes a file to append to, and {str(path)!r} {why}")
+        return [to_file(path)]
+    meant = "a file's path, or a list of functions that are called with each event"
+    fits = isinstance(events, Iterable) and not isinstance(events, Mapping)
+    fitting("events", events, fits, meant, error=HublessError)
+    listeners: list[Listener] = list(events)
+    for listener in listeners:
+        fitting("events", listener, callable(listener), meant, error=HublessError)
+    return listeners
 
 
 def check_people(task: Task, population: Population, test: Population | None) -> None:

@@ -13,17 +13,26 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from hubless.checks import fitting, folder_of, whole
 from hubless.data.index import in_turn
 from hubless.data.population import Population
 from hubless.errors import DataError, Diverged, HublessError, SelectionError
 from hubless.events import Ended, Events, Listeners, Started, listeners_of
 from hubless.rng import stream
 from hubless.select.custom import without_addresses
-from hubless.select.roster import Roster, Selector
+from hubless.select.roster import Roster, Selector, check_selector
 from hubless.select.uniform import Uniform
 from hubless.simulate import checkpoint
 from hubless.simulate.callbacks import Callback, Checkpoint, Remembering
-from hubless.simulate.checking import check_cohort, check_people, check_selection
+from hubless.simulate.checking import (
+    callbacks_of,
+    check_cohort,
+    check_ledger,
+    check_parts,
+    check_people,
+    check_selection,
+    listeners_of,
+)
 from hubless.simulate.circumstances import circumstances
 from hubless.simulate.engine.machine import Local
 from hubless.simulate.evaluate import Evaluation
@@ -137,6 +146,13 @@ class Simulation:
         events: Listeners = (),
         name: str = "simulation",
     ) -> None:
+        check_parts({"task": task, "population": population, "test": test, "name": name})
+        check_parts({"recipe": recipe, "strategy": strategy})
+        check_parts({"value": value, "private": private, "ledger": ledger})
+        check_parts({"engine": engine, "devices": devices, "pace": pace})
+        if selector is not None:
+            check_selector(selector)
+        check_ledger(ledger, private=private is not None, clients=len(population))
         self.name, self.task, self.population = name, task, population
         self.recipe, self.strategy = recipe or Recipe(), strategy or FedAvg()
         self.selector: Selector = selector or Uniform()
@@ -144,8 +160,10 @@ class Simulation:
             value = _USUAL_VALUES.get(getattr(self.selector, "looks_at", ""))
         self.value, self.private = value, private
         self.cohort = check_cohort(cohort, len(population))
-        self.seed, self.evaluate_every = seed, evaluate_every
-        self.callbacks = list(callbacks)
+        self.seed = seed = whole("seed", seed, least=0, error=HublessError)
+        self.evaluate_every = whole("evaluate_every", evaluate_every, least=0, error=HublessError)
+        tested, is_private = test is not None, private is not None
+        self.callbacks = callbacks_of(callbacks, task, tested=tested, private=is_private)
         self.events = Events(listeners_of(events))
         self.sizes = population.sizes
         self._choice = engine or Local()
@@ -211,6 +229,7 @@ class Simulation:
         Args:
             rounds: In all, those of earlier calls and of a resumed run included.
         """
+        rounds = whole("rounds", rounds, least=1, error=HublessError)
         if self.round >= rounds:
             return
         drawn = torch.get_rng_state()
@@ -298,6 +317,8 @@ class Simulation:
             optimizer: Take over what its server optimizer remembers, too; both need strategies with
                 the same slots.
         """
+        meant = "the simulation to go on from"
+        fitting("earlier", earlier, isinstance(earlier, Simulation), meant, error=DataError)
         if self.round:
             raise DataError(f"{self.round} rounds are done: it is too late to start from elsewhere")
         if len(earlier.flat) != len(self.flat):
@@ -335,6 +356,7 @@ class Simulation:
         Args:
             folder: Is made if it is not there.
         """
+        folder = folder_of("folder", folder, error=DataError)
         self._report()
         arrays: dict[str, NDArray[Any]] = {"params": self.flat.cpu().numpy()}
         if not np.isfinite(arrays["params"]).all():
@@ -353,7 +375,7 @@ class Simulation:
         state = {"round": self.round, "virtual": self.virtual, "rows": self.rows, "pace": facts}
         state["steps before"] = self._steps_before
         about = {"fingerprint": self._fingerprint(), **state}
-        return checkpoint.write(Path(folder), {**arrays, **more}, about)
+        return checkpoint.write(folder, {**arrays, **more}, about)
 
     def resume(self, folder: str | Path) -> bool:
         """Take the state from a folder's checkpoint; False where there is none yet.
@@ -363,9 +385,10 @@ class Simulation:
         Args:
             folder: Where a `Checkpoint` or `save` wrote.
         """
-        if not (Path(folder) / checkpoint.NAME).exists():
+        folder = folder_of("folder", folder, error=DataError)
+        if not (folder / checkpoint.NAME).exists():
             return False
-        arrays, facts = checkpoint.read(Path(folder))
+        arrays, facts = checkpoint.read(folder)
         mine = self._fingerprint()
         if different := [
             name for name, value in mine.items() if facts["fingerprint"][name] != value
@@ -475,6 +498,7 @@ class Simulation:
 
     def _on(self, test: Population | None) -> Evaluation:
         if test is not None:
+            check_parts({"test": test})
             return Evaluation(self.task, test, self.flat.device, self.recipe)
         if self._test is None:
             raise DataError("there is no test population: pass one")

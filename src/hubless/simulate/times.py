@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from hubless.checks import fitting, number, one_of, takes, whole
 from hubless.errors import SelectionError
 from hubless.rng import keys, stream
 
@@ -26,7 +27,8 @@ def constant(value: float) -> Draw:
     >>> constant(3.0)(np.random.default_rng(0), 2)
     array([3., 3.])
     """
-    return lambda rng, clients: np.full(clients, float(value))
+    value = number("value", value, error=SelectionError)
+    return lambda rng, clients: np.full(clients, value)
 
 
 def lognormal(median: float, spread: float = 1.0) -> Draw:
@@ -42,6 +44,8 @@ def lognormal(median: float, spread: float = 1.0) -> Draw:
     >>> lognormal(10.0, 0.5)(np.random.default_rng(0), 3).round(1)
     array([10.6,  9.4, 13.8])
     """
+    median = number("median", median, above=0, error=SelectionError)
+    spread = number("spread", spread, least=0, error=SelectionError)
     return lambda rng, clients: median * np.exp(spread * rng.standard_normal(clients))
 
 
@@ -52,6 +56,8 @@ def uniform(low: float, high: float) -> Draw:
         low: The least a client has.
         high: The most a client has.
     """
+    low = number("low", low, error=SelectionError)
+    high = number("high", high, least=low, error=SelectionError)
     return lambda rng, clients: rng.uniform(low, high, clients)
 
 
@@ -79,6 +85,15 @@ class Devices:
     up: Draw = field(default_factory=lambda: lognormal(5e5, 0.7))
     availability: Draw | None = None
 
+    def __post_init__(self) -> None:
+        meant = "a function of (rng, clients), such as hubless.simulate.times.lognormal(100.0)"
+        for name in ("speed", "down", "up"):
+            draw = getattr(self, name)
+            fitting(name, draw, takes(draw, 2), meant, error=SelectionError)
+        draw = self.availability
+        fits = draw is None or takes(draw, 2)
+        fitting("availability", draw, fits, meant, error=SelectionError)
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -102,12 +117,9 @@ class Pace:
     deadline: float | None = None
 
     def __post_init__(self) -> None:
-        if not 1 <= self.over < float("inf"):
-            raise SelectionError(
-                f"over-selection multiplies the cohort, so at least 1: {self.over}"
-            )
-        if self.deadline is not None and not self.deadline > 0:
-            raise SelectionError(f"a deadline is in seconds above 0, not {self.deadline}")
+        number("over", self.over, least=1, error=SelectionError)
+        if self.deadline is not None:
+            number("deadline", self.deadline, above=0, error=SelectionError)
 
 
 @dataclass(frozen=True)
@@ -136,10 +148,9 @@ class Buffered:
     adding: str = "deltas"
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.buffer < 1:
-            raise SelectionError("concurrency and buffer are at least 1")
-        if self.adding not in ("deltas", "params"):
-            raise SelectionError(f'adding is "deltas" or "params", not {self.adding!r}')
+        whole("concurrency", self.concurrency, least=1, error=SelectionError)
+        whole("buffer", self.buffer, least=1, error=SelectionError)
+        one_of("adding", self.adding, ("deltas", "params"), error=SelectionError)
 
 
 class VirtualClock:
@@ -147,15 +158,16 @@ class VirtualClock:
 
     def __init__(self, devices: Devices, clients: int, model_bytes: int, seed: int) -> None:
         self.seed, self.model_bytes = seed, model_bytes
-        self.speed = _positive("speed", devices.speed(stream(seed, "speed"), clients))
-        down = _positive("down", devices.down(stream(seed, "down"), clients))
-        up = _positive("up", devices.up(stream(seed, "up"), clients))
+        self.speed = _positive("speed", _drawn("speed", devices.speed, seed, clients))
+        down = _positive("down", _drawn("down", devices.down, seed, clients))
+        up = _positive("up", _drawn("up", devices.up, seed, clients))
         self.transfer = model_bytes / down + model_bytes / up
-        self.availability = (
-            None
-            if devices.availability is None
-            else np.clip(devices.availability(stream(seed, "availability"), clients), 0.0, 1.0)
-        )
+        self.availability = None
+        if devices.availability is not None:
+            share = _drawn("availability", devices.availability, seed, clients)
+            if np.isnan(share).any():
+                raise SelectionError("a device's availability is a share of rounds, and not NaN")
+            self.availability = np.clip(share, 0.0, 1.0)
 
     def durations(self, clients: Ints, examples: Ints) -> Floats:
         """Seconds from asking a client, who trains on so many examples, to its answer."""
@@ -194,6 +206,16 @@ def keep_in_time(durations: Floats, wanted: int, pace: Pace) -> tuple[Ints, floa
     complete = len(order) == min(wanted, len(durations))
     seconds = float(durations[order].max()) if complete else float(pace.deadline or 0.0)
     return np.sort(order), seconds
+
+
+def _drawn(name: str, draw: Draw, seed: int, clients: int) -> Floats:
+    values = np.asarray(draw(stream(seed, name), clients))
+    if values.shape != (clients,) or values.dtype.kind not in "iuf":
+        raise SelectionError(
+            f"a device's {name} is a number for each of {clients} clients, and what draws it gave "
+            f"{values.dtype} of shape {values.shape}"
+        )
+    return values
 
 
 def _positive(name: str, values: Floats) -> Floats:

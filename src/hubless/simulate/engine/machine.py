@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
+from hubless.checks import flag, shown, whole
+from hubless.errors import HublessError
 from hubless.simulate.engine.executor import LocalExecutor, Setup
 from hubless.simulate.engine.memory import keep_freed
 from hubless.simulate.engine.tuning import Note, Tuning
@@ -31,6 +33,12 @@ class Local:
     processes: int | Literal["auto"] = "auto"
     device: str = "auto"
 
+    def __post_init__(self) -> None:
+        check_lanes(self.lanes, self.compiled)
+        if self.processes != "auto":
+            whole("processes", self.processes, least=1, error=HublessError)
+        _check_device(self.device)
+
     def start(self, job: Job, cohort: int, rounds: int) -> Engine:
         """An engine for this job, cohorts of about this size, and about so many rounds."""
         device = self._device()
@@ -53,7 +61,10 @@ class Local:
 
     def _device(self) -> torch.device:
         if self.device != "auto":
-            return torch.device(self.device)
+            device, seen = torch.device(self.device), torch.cuda.device_count()
+            if device.type == "cuda" and (device.index or 0) >= seen:
+                raise HublessError(f"device= is {self.device}, and torch sees {seen} GPUs here")
+            return device
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
     def choose(self, executor: LocalExecutor, cohort: int, rounds: int) -> Setup:
@@ -73,3 +84,25 @@ class Local:
         setup = Tuning(executor, self, cohort, rounds, processes).best()
         note.write(setup)
         return setup
+
+
+def check_lanes(lanes: Any, compiled: Any) -> None:
+    """Refuse what is no number of lanes, and compiling what runs on the module itself."""
+    if lanes != "auto":
+        whole("lanes", lanes, least=0, error=HublessError)
+    if compiled != "auto":
+        flag("compiled", compiled, error=HublessError)
+    if compiled is True and lanes == 0:
+        raise HublessError("compiled= is for lanes, and lanes=0 runs the module as it is")
+
+
+def _check_device(device: Any) -> None:
+    if device == "auto":
+        return
+    try:
+        if isinstance(device, str | torch.device):
+            torch.device(device)
+            return
+    except RuntimeError:
+        pass
+    raise HublessError(f"device= is 'auto', 'cpu', 'cuda' or 'cuda:1', not {shown(device)}")

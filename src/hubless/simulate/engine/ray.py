@@ -15,9 +15,10 @@ from typing import Any, Literal, cast
 import torch
 from torch import Tensor
 
+from hubless.checks import fitting, number, whole
 from hubless.errors import ClientFailed, HublessError
 from hubless.simulate.engine.executor import LocalExecutor, Setup
-from hubless.simulate.engine.machine import Local
+from hubless.simulate.engine.machine import Local, check_lanes
 from hubless.simulate.engine.memory import keep_freed
 from hubless.simulate.engine.processes import merge, split
 from hubless.simulate.job import Cohort, Engine, Job, Learned
@@ -40,6 +41,15 @@ class Ray:
     gpus: float = 0.0
     lanes: int | Literal["auto"] = "auto"
     compiled: bool | Literal["auto"] = "auto"
+
+    def __post_init__(self) -> None:
+        whole("workers", self.workers, least=1, error=HublessError)
+        fits = self.address is None or (isinstance(self.address, str) and bool(self.address))
+        takes = "an address, such as 'auto', or None"
+        fitting("address", self.address, fits, takes, error=HublessError)
+        number("cpus", self.cpus, least=0, error=HublessError)
+        number("gpus", self.gpus, least=0, error=HublessError)
+        check_lanes(self.lanes, self.compiled)
 
     def start(self, job: Job, cohort: int, rounds: int) -> Engine:
         """Workers for this job; how they run is measured on the first of them."""
