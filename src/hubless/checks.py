@@ -5,7 +5,8 @@ from __future__ import annotations
 import inspect
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from difflib import get_close_matches
 from numbers import Integral, Real
 from os import PathLike
 from pathlib import Path
@@ -77,6 +78,16 @@ def one_of(name: str, value: Any, choices: Sequence[str], *, error: type[Hubless
         raise error(f"{name}= is {', '.join(others)} or {last}, not {shown(value)}")
 
 
+def meant(word: str, choices: Iterable[str]) -> str:
+    """A question whether the word nearest to one that is not there was meant, or nothing.
+
+    >>> meant("unifrom", ["uniform", "heavy"])
+    " (did you mean 'uniform'?)"
+    """
+    near = get_close_matches(word, list(choices), 1)
+    return f" (did you mean {near[0]!r}?)" if near else ""
+
+
 def fitting(name: str, value: Any, fits: bool, takes: str, *, error: type[HublessError]) -> None:
     """What fits; a class is said to be one, as that is where brackets were forgotten.
 
@@ -107,8 +118,9 @@ def folder_of(name: str, value: Any, *, error: type[HublessError]) -> Path:
     fits = isinstance(value, str | PathLike) and bool(str(value))
     fitting(name, value, fits, "the path of a folder", error=error)
     path = Path(value)
-    if path.exists() and not path.is_dir():
-        raise error(f"{name}= takes the path of a folder, and {path} is a file")
+    there = next((part for part in (path, *path.parents) if part.exists()), path)
+    if there.exists() and not there.is_dir():
+        raise error(f"{name}= takes the path of a folder, and {there} is a file")
     return path
 
 

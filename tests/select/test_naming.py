@@ -51,7 +51,10 @@ def test_a_text_names_a_selector(text: str, meant: Selector) -> None:
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
-        ("unifrom", "no selector 'unifrom': there are .*activity.*round-robin.*uniform.*file.py"),
+        (
+            "unifrom",
+            "no selector 'unifrom' .*'uniform'.*: there are .*round-robin.*uniform.*file.py",
+        ),
         ("", "no selector ''"),
         ("custom", "no selector 'custom'"),
         ("activity:cube", "'cube'"),

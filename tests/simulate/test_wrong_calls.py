@@ -275,7 +275,6 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "lanes True": (call(Local, True), "lanes="),
     "compiled number": (call(Local, compiled=1), "compiled="),
     "compiled text": (call(Local, compiled="yes"), "compiled="),
-    "compiled without lanes": (call(Local, 0, True), "compiled="),
     "processes 0": (call(Local, processes=0), "processes="),
     "processes nan": (call(Local, processes=NAN), "processes="),
     "device unknown": (call(Local, device="gpu"), "device="),

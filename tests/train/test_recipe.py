@@ -67,7 +67,7 @@ BAD: list[tuple[str, Callable[[], object]]] = [
     ("lr= is a number above 0, not -0.1", lambda: Adam(-0.1)),
     ("lr= is a number above 0, not inf", lambda: SGD(float("inf"))),
     (
-        "precision= is one of 'float32', 'tf32', 'bfloat16'",
+        "precision= is 'float32', 'tf32' or 'bfloat16'",
         lambda: Recipe(precision=cast(Any, "half")),
     ),
 ]

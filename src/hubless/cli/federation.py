@@ -17,6 +17,7 @@ from hubless.whole import write_whole
 if TYPE_CHECKING:
     from hubless.store.reliable import Reliable
 
+_MOST = 1024
 _CHECK = """Write, read, list and delete a few objects below probe/, see whether create-if-absent
 has one winner, and measure latency and bandwidth. Nothing stays behind."""
 
@@ -27,7 +28,9 @@ def add_federation(commands: Any) -> None:
     check = add_command(
         commands, "check", _check, help="what a store can do, by trying it", description=_CHECK
     )
-    check.add_argument("--size", type=int, default=16, help="MiB to measure bandwidth with")
+    check.add_argument(
+        "--size", type=_size, default=16, metavar="MIB", help="MiB to measure bandwidth with"
+    )
     check.add_argument(
         "--client", default="check", help="the member to try it as, which may write its own keys"
     )
@@ -40,11 +43,19 @@ def add_federation(commands: Any) -> None:
         add_bucket(command)
 
 
+def _size(text: str) -> int:
+    if not 1 <= int(text) <= _MOST:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to {_MOST} MiB")
+    return int(text)
+
+
 def _open(options: argparse.Namespace) -> Reliable:
     from hubless.store import open_store
     from hubless.store.reliable import Reliable
 
-    settings = bucket_settings(options)
+    if not options.url.strip():
+        raise HublessError(f"the address is empty, and should be {URL}")
+    settings = bucket_settings(options, options.url)
     return Reliable(open_store(options.url, options.endpoint, settings, make=False), patience=20.0)
 
 
@@ -79,7 +90,7 @@ def _check(options: argparse.Namespace) -> int:
     # the store itself, without the patience that would hide how it behaves
     bare = store.store if isinstance(store, Reliable) else store
     client = check_name(options.client)
-    findings = examine(bare, size=max(1, options.size) << 20, client=client)
+    findings = examine(bare, size=options.size << 20, client=client)
     if options.json:
         print(in_json({"url": store.url, "usable": findings.usable, **asdict(findings)}))
         return 0 if findings.usable else 1
@@ -110,6 +121,10 @@ def _pull(options: argparse.Namespace) -> int:
 
     if options.output.is_dir():
         raise HublessError(f"cannot write {options.output}: it is a folder, give a file's name")
+    if not options.output.absolute().parent.is_dir():
+        raise HublessError(
+            f"cannot write {options.output}: there is no folder {options.output.parent}"
+        )
     store = _open(options)
     refused: list[str] = []
 

@@ -13,6 +13,7 @@ Handler = Callable[[argparse.Namespace], int]
 
 URL = "a folder, s3://bucket/run, gs://bucket/run, az://bucket/run"
 
+_BUCKETS = ("s3://", "gs://", "az://")
 _SOLD_AS = {"sklearn": "scikit-learn"}
 """Packages that are installed under another name than they are imported by."""
 
@@ -103,14 +104,18 @@ def add_bucket(command: Command) -> None:
     )
 
 
-def bucket_settings(options: argparse.Namespace) -> dict[str, str]:
-    """What was given with `--option`."""
+def bucket_settings(options: argparse.Namespace, *addresses: str) -> dict[str, str]:
+    """What was given with `--option`; where no address is a bucket's, nothing may be."""
     settings = {}
     for setting in options.option:
         key, separator, value = setting.partition("=")
         if not separator:
             raise HublessError("--option takes KEY=VALUE, and one that was given has no '='")
         settings[key] = value
+    if addresses and not any(address.startswith(_BUCKETS) for address in addresses):
+        for name, given in (("--endpoint", options.endpoint), ("--option", settings)):
+            if given:
+                raise HublessError(f"{name} goes with a bucket's address, such as s3://bucket/run")
     return settings
 
 

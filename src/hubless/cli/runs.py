@@ -10,12 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from hubless.checks import folder_of
 from hubless.cli.parsing import add_bucket, add_command, bucket_settings, needing
 from hubless.cli.printing import in_bytes, in_json
 from hubless.errors import HublessError
 
 EVENTS = "events.jsonl"
 _DAY = 24 * 3600
+_LAST_PORT = 65535
 _TEMPLATES = Path(__file__).parent / "templates"
 
 _RUN = """Run a script as Python would, and keep what its simulations and federations say in a
@@ -61,7 +63,7 @@ def add_views(commands: Any) -> None:
     watch.add_argument("source", metavar="SOURCE", help=_SOURCE)
     watch.add_argument("--web", action="store_true", help="as a page for browsers")
     watch.add_argument("--host", help="with --web, where to listen (only this machine)")
-    watch.add_argument("--port", type=int, help="with --web, on which port (8642; 0 is any)")
+    watch.add_argument("--port", type=_port, help="with --web, on which port (8642; 0 is any)")
     watch.add_argument("--token", help="with --web, what viewers have to show")
     watch.add_argument("--interval", type=_seconds, default=1.0, help="seconds between looks")
     watch.add_argument("--once", action="store_true", help="only what is there now")
@@ -82,8 +84,16 @@ def _seconds(text: str) -> float:
     return seconds
 
 
+def _port(text: str) -> int:
+    if not 0 <= int(text) <= _LAST_PORT:
+        raise argparse.ArgumentTypeError(f"{text} is no port, from 0 to {_LAST_PORT}")
+    return int(text)
+
+
 def _new(options: argparse.Namespace) -> int:
     file: Path = options.file or Path(f"{options.kind}.py")
+    if file.is_dir():
+        raise HublessError(f"cannot write {file}: it is a folder, give a file's name")
     text = (_TEMPLATES / f"{options.kind}.py").read_text(encoding="utf-8")
     try:
         with open(file, "w" if options.force else "x", encoding="utf-8") as opened:
@@ -112,6 +122,7 @@ def _run_study(options: argparse.Namespace) -> int:
     with needing("simulate", "run"):
         from hubless.study.continual import main
     out = options.out or Path("runs") / options.file.stem
+    folder_of("--out", out, error=HublessError)
     try:
         # options stand before the settings, so that one that lacks its value is noticed
         code = main([*options.arguments, "--out", str(out), str(options.file)])
@@ -182,7 +193,7 @@ def _watch(options: argparse.Namespace) -> int:
         options.parser.error("--once shows what is there in the terminal, without --web")
     from hubless.watch.feed import open_feed
 
-    settings = bucket_settings(options)
+    settings = bucket_settings(options, options.source)
     feed = open_feed(
         options.source, endpoint=options.endpoint, options=settings, wait=not options.once
     )
@@ -214,7 +225,7 @@ def _report(options: argparse.Namespace) -> int:
             options.sources,
             options.output,
             endpoint=options.endpoint,
-            options=bucket_settings(options),
+            options=bucket_settings(options, *options.sources),
             pictures=not options.no_pictures,
         )
     size = page.stat().st_size

@@ -9,13 +9,18 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from hubless.checks import meant
 from hubless.errors import HublessError
 
 
 def check_script(path: Path) -> None:
     """Refuse what is not a file before anything is begun for it."""
+    if path.is_dir():
+        raise HublessError(f"{path} is a folder, and a file is needed: a script to run")
     if not path.is_file():
-        raise HublessError(f"there is no file {path} to run")
+        beside = path.parent.iterdir() if path.parent.is_dir() else ()
+        near = meant(path.name, (each.name for each in beside if each.is_file()))
+        raise HublessError(f"there is no file {path} to run{near}")
 
 
 def check_events(path: Path) -> None:

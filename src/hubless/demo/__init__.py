@@ -12,6 +12,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from hubless.checks import folder_of, whole
+from hubless.errors import HublessError
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run both parts, and say what came out and where the reports are."""
@@ -22,6 +25,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--epochs", type=int, default=25, help="what every site trains for")
     parser.add_argument("--only", choices=("fleet", "sites"), help="one part of the two")
     asked = parser.parse_args(arguments)
+    for name in ("clients", "rounds", "epochs"):
+        whole(f"--{name}", getattr(asked, name), least=1, error=HublessError)
+    if asked.folder is not None:
+        folder_of("--folder", asked.folder, error=HublessError)
     from hubless.demo import fleet, sites
 
     began = time.monotonic()

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hubless.checks import flag, one_of
+from hubless.checks import fitting, flag, one_of
 from hubless.errors import SelectionError
 from hubless.select.custom import described
 from hubless.select.roster import Floats, Ints, Roster, refuse_shortage
@@ -94,8 +94,9 @@ class Activity:
 
     def __post_init__(self) -> None:
         one_of("design", self.design, ("successive", "exact"), error=SelectionError)
-        if isinstance(self.f, type) or not callable(self.f):
-            one_of("f", self.f, (*FUNCTIONS,), error=SelectionError)
+        fits = callable(self.f) or (isinstance(self.f, str) and self.f in FUNCTIONS)
+        takes = f"a function, or one of {list(FUNCTIONS)}"
+        fitting("f", self.f, fits, takes, error=SelectionError)
         flag("unbiased", self.unbiased, error=SelectionError)
         if self.unbiased and self.design != "exact":
             raise SelectionError(

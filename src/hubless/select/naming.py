@@ -16,6 +16,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 import hubless.select
+from hubless.checks import meant
 from hubless.errors import SelectionError
 from hubless.select.custom import Custom, selector, takes_three
 from hubless.select.roster import Selector
@@ -69,8 +70,8 @@ def named(text: str) -> Selector:
         return _from_file(Path(path), name)
     if head not in by_name:
         raise SelectionError(
-            f"there is no selector {head!r}: there are {', '.join(sorted(by_name))}, "
-            "and file.py:name"
+            f"there is no selector {head!r}{meant(head, by_name)}: there are "
+            f"{', '.join(sorted(by_name))}, and file.py:name"
         )
     return _made(text, by_name[head], settings)
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from hubless.checks import fitting, shown, takes
+from hubless.checks import fitting, meant, shown, takes
 from hubless.data.population import Population
 from hubless.errors import (
     DataError,
@@ -101,9 +100,9 @@ _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str, type[HublessError]]] = {
 def check_parts(parts: Mapping[str, Any]) -> None:
     """Refuse parts of a simulation that are something else, such as a text or a class."""
     for name, given in parts.items():
-        fits, meant, error = {**_NEEDED, **_OPTIONAL}[name]
+        fits, what, error = {**_NEEDED, **_OPTIONAL}[name]
         if name in _NEEDED or given is not None:
-            fitting(name, given, fits(given), meant, error=error)
+            fitting(name, given, fits(given), what, error=error)
 
 
 def check_ledger(ledger: Ledger | None, *, private: bool, clients: int) -> None:
@@ -119,15 +118,15 @@ def check_ledger(ledger: Ledger | None, *, private: bool, clients: int) -> None:
 def callbacks_of(given: Any, task: Task, *, tested: bool, private: bool) -> list[Callback]:
     """Callbacks as a list; those that look at a metric find it in the history."""
     fits = isinstance(given, Iterable) and not isinstance(given, str | Mapping)
-    meant = "a list of callbacks, such as [hubless.EarlyStop(patience=5)]"
-    fitting("callbacks", given, fits, meant, error=HublessError)
+    what = "a list of callbacks, such as [hubless.EarlyStop(patience=5)]"
+    fitting("callbacks", given, fits, what, error=HublessError)
     callbacks: list[Callback] = list(given)
     there = [name for name in TAKEN if private or name != "epsilon"]
     missing = [] if tested else ["loss", *task.metrics]
     there = [name for name in (*there, *task.metrics) if name not in missing]
     for callback in callbacks:
-        fits, meant = takes(callback, 2), "functions of (simulation, row)"
-        fitting("callbacks", callback, fits, meant, error=HublessError)
+        fits, what = takes(callback, 2), "functions of (simulation, row)"
+        fitting("callbacks", callback, fits, what, error=HublessError)
         if isinstance(callback, EarlyStop | BestModel) and callback.metric not in there:
             _refuse_metric(callback.metric, there, missing)
     return callbacks
@@ -136,9 +135,10 @@ def callbacks_of(given: Any, task: Task, *, tested: bool, private: bool) -> list
 def _refuse_metric(metric: str, there: list[str], missing: list[str]) -> None:
     if metric in missing:
         raise HublessError(f"a callback looks at {metric!r}, which needs test= data: give some")
-    near = get_close_matches(metric, there, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(there)}"
-    raise HublessError(f"a callback looks at {shown(metric)}, which no round has: {hint}")
+    raise HublessError(
+        f"a callback looks at {shown(metric)}{meant(metric, there)}, which no round has: there are "
+        f"{', '.join(there)}"
+    )
 
 
 def listeners_of(events: Any) -> list[Listener]:
@@ -149,12 +149,12 @@ def listeners_of(events: Any) -> list[Listener]:
             why = "is a folder" if path.is_dir() else "lies in no folder that there is"
             raise HublessError(f"events= takes a file to append to, and {str(path)!r} {why}")
         return [to_file(path)]
-    meant = "a file's path, or a list of functions that are called with each event"
+    what = "a file's path, or a list of functions that are called with each event"
     fits = isinstance(events, Iterable) and not isinstance(events, Mapping)
-    fitting("events", events, fits, meant, error=HublessError)
+    fitting("events", events, fits, what, error=HublessError)
     listeners: list[Listener] = list(events)
     for listener in listeners:
-        fitting("events", listener, callable(listener), meant, error=HublessError)
+        fitting("events", listener, callable(listener), what, error=HublessError)
     return listeners
 
 

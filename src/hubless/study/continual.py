@@ -25,6 +25,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from hubless import checks
 from hubless.data.population import Population
 from hubless.data.timeline import MONTH, Timeline
 from hubless.errors import DataError, Diverged
@@ -41,7 +42,7 @@ from hubless.strategy.fedadam import FedAdam
 from hubless.strategy.fedavg import FedAvg
 from hubless.study.grid import Cell, Grid, Rows
 from hubless.study.results import STOPS, Watch, agree, why, write
-from hubless.study.settings import RATES, TRIED, Settings
+from hubless.study.settings import RATES, TRIED, Settings, segments_of
 from hubless.study.tuning import at_edges
 from hubless.train.optimizers import SGD
 from hubless.train.recipe import Recipe
@@ -220,18 +221,6 @@ def periods(timeline: Timeline, horizon: str) -> list[Population]:
     return list(timeline.segments(months, count))
 
 
-def segments_of(horizon: str) -> tuple[int, int]:
-    """How many segments a horizon has, and the months of each.
-
-    >>> segments_of("3x2"), segments_of("11")
-    ((3, 2), (1, 11))
-    """
-    count, _, months = horizon.rpartition("x")
-    if not months.isdigit() or not (count or "1").isdigit():
-        raise DataError(f"a horizon is months, such as 6, or segments x months (3x2): {horizon!r}")
-    return int(count or 1), int(months)
-
-
 def sets_of(timeline: Timeline, settings: Settings) -> Sequence[Timeline]:
     """The timeline of each resampled set of clients."""
     return timeline.resampled(settings.sets, share=settings.share, seed=settings.seed)
@@ -316,6 +305,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     deadline, done = time.monotonic() + 60 * asked.minutes, True
     try:
+        checks.folder_of("--out", asked.out, error=DataError)
+        checks.whole("--workers", asked.workers, least=1, error=DataError)
+        checks.number("--minutes", asked.minutes, least=0, most=math.inf, error=DataError)
+        engine = Local(device=asked.device)
+        if asked.lanes is not None:
+            engine = replace(engine, lanes=asked.lanes, compiled=False)
+        if asked.compiled:
+            engine = replace(engine, compiled=True)
+        if asked.workers > 1:
+            engine = replace(engine, processes=1)
         settings = Settings.read(asked.settings, asked.run_code)
         prepared = asked.out / "data"
         if not prepared.exists():
@@ -329,13 +328,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if not asked.tune:
             agree(asked.out / "settings.json", settings.about_cells)
         if not asked.table:
-            engine = Local(device=asked.device)
-            if asked.lanes is not None:
-                engine = replace(engine, lanes=asked.lanes, compiled=False)
-            if asked.compiled:
-                engine = replace(engine, compiled=True)
-            if asked.workers > 1:
-                engine = replace(engine, processes=1)
             study = ContinualStudy(settings, prepared, engine)
             if asked.tune:
                 return 0 if tune(study, asked.out / "tuning", deadline, asked.workers) else 3

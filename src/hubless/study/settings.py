@@ -8,10 +8,12 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from hubless.checks import fitting, meant, number, one_of, texts, whole
 from hubless.data.population import Population
-from hubless.errors import DataError, HublessError
+from hubless.errors import DataError, HublessError, TaskError
 from hubless.select.naming import named, runs_code
 from hubless.study.figures.comparison import SELECTORS
+from hubless.study.grid import cells
 from hubless.train.text.language import SIZES, Size
 
 RATES: Mapping[str, Mapping[str, float]] = {
@@ -46,6 +48,22 @@ _SECTIONS = {
     "tune": ("tuned_on", "tried"),
 }
 
+_SOURCES = ("fleet", "chat", "git", "gitlog")
+_LEAST = {
+    "clients": 1,
+    "months": 1,
+    "most": 1,
+    "vocabulary": 1,
+    "length": 3,
+    "sets": 1,
+    "cohort": 1,
+    "rounds": 1,
+    "batch": 1,
+    "seed": 0,
+    "save_every": 1,
+}
+"""What numbers of things are at the least: a text has a start, an end and a word."""
+_MORE_RATES = {"fedopt": ("tau",)}
 _NOT_OF_A_CELL = ("algorithms", "selectors", "horizons", "sets", "save_every", *_SECTIONS["tune"])
 
 
@@ -87,22 +105,63 @@ class Settings:
     tried: Mapping[str, Sequence[float]] = field(default_factory=lambda: TRIED)
 
     def __post_init__(self) -> None:
+        for name, least in _LEAST.items():
+            whole(name, getattr(self, name), least=least, error=DataError)
+        number("utterances", self.utterances, above=0, error=DataError)
+        number("share", self.share, above=0, most=1, error=DataError)
+        one_of("precision", self.precision, ("float32", "tf32", "bfloat16"), error=DataError)
+        for name in ("algorithms", "selectors", "horizons"):
+            texts(name, getattr(self, name), "texts", error=DataError)
         for algorithm in self.algorithms:
             if algorithm not in RATES:
-                raise DataError(f"there is no algorithm {algorithm!r}: there are {sorted(RATES)}")
-            if missing := RATES[algorithm].keys() - self.rates.get(algorithm, {}).keys():
-                raise DataError(f"rates.{algorithm} lacks {', '.join(sorted(missing))}")
-        for knob, values in self.tried.items():
-            if knob not in TRIED or not values:
-                raise DataError(f"tried has {knob!r}: rates are tried for {', '.join(TRIED)}")
+                raise DataError(
+                    f"there is no algorithm {algorithm!r}{meant(algorithm, RATES)}: there are "
+                    f"{sorted(RATES)}"
+                )
+        # what is empty, or there twice, is refused here and not once data are prepared
+        cells(self.axes)
+        for horizon in (*self.horizons, self.tuned_on):
+            segments_of(horizon)
+        self._check_rates()
         for selector in self.selectors:
             # what runs code does so when it is needed, and not because settings were read
             if not runs_code(selector):
                 named(selector)
         if isinstance(self.model, str) and self.model not in SIZES:
-            raise DataError(f"there is no model {self.model!r}: there are {', '.join(SIZES)}")
-        if self.source not in ("fleet", "chat", "git", "gitlog"):
-            raise DataError(f"there is no source {self.source!r}: fleet, chat, git or gitlog")
+            near = meant(self.model, SIZES)
+            raise DataError(f"there is no model {self.model!r}{near}: there are {', '.join(SIZES)}")
+        if self.source not in _SOURCES:
+            near = meant(str(self.source), _SOURCES)
+            raise DataError(f"there is no source {self.source!r}{near}: fleet, chat, git or gitlog")
+        if self.source == "gitlog" and self.file is None:
+            raise DataError("source gitlog needs a file: the folder of a clone")
+
+    def _check_rates(self) -> None:
+        takes = "rates by algorithm, such as { fedavg = { client = 0.1 } }"
+        fitting("rates", self.rates, isinstance(self.rates, Mapping), takes, error=DataError)
+        for algorithm, rates in self.rates.items():
+            if algorithm not in RATES:
+                near = meant(algorithm, RATES)
+                raise DataError(f"rates has {algorithm!r}{near}, where {', '.join(RATES)} may be")
+            fitting("rates", rates, isinstance(rates, Mapping), takes, error=DataError)
+            may = [*RATES[algorithm], *_MORE_RATES.get(algorithm, ())]
+            for name, rate in rates.items():
+                if name not in may:
+                    raise DataError(
+                        f"rates.{algorithm} has {name!r}, where {', '.join(may)} may be"
+                    )
+                number(f"rates.{algorithm}.{name}", rate, above=0, error=DataError)
+        for algorithm in self.algorithms:
+            if missing := RATES[algorithm].keys() - self.rates.get(algorithm, {}).keys():
+                raise DataError(f"rates.{algorithm} lacks {', '.join(sorted(missing))}")
+        takes = "lists of rates by name, such as { client = [0.1, 0.3] }"
+        fitting("tried", self.tried, isinstance(self.tried, Mapping), takes, error=DataError)
+        for knob, values in self.tried.items():
+            if knob not in TRIED or not values:
+                raise DataError(f"tried has {knob!r}: rates are tried for {', '.join(TRIED)}")
+            fitting("tried", values, isinstance(values, list | tuple), takes, error=DataError)
+            for rate in values:
+                number(f"tried.{knob}", rate, above=0, error=DataError)
 
     @classmethod
     def read(cls, path: Path, run_code: bool = False) -> Settings:
@@ -120,14 +179,18 @@ class Settings:
         given: dict[str, Any] = {}
         for section, value in document.items():
             if section == "title":
-                given["title"] = value
+                given["title"] = _as_meant("title", value, path)
                 continue
             if section not in _SECTIONS or not isinstance(value, dict):
-                raise DataError(f"{path} has {section!r}, where title and {list(_SECTIONS)} may be")
+                near = meant(section, _SECTIONS)
+                raise DataError(
+                    f"{path} has {section!r}{near}, where title and {list(_SECTIONS)} may be"
+                )
             for name, setting in value.items():
                 if name not in _SECTIONS[section]:
                     names = ", ".join(_SECTIONS[section])
-                    raise DataError(f"{path}: [{section}] has {name!r}, where {names} may be")
+                    near = meant(name, _SECTIONS[section])
+                    raise DataError(f"{path}: [{section}] has {name!r}{near}, where {names} may be")
                 given[name] = _as_meant(name, setting, path)
         try:
             settings = cls(**given)
@@ -198,9 +261,20 @@ class Settings:
             return chat.load(data)
         if self.source == "git":
             return git.load(data, file=self.file)
-        if self.file is None:
-            raise DataError("source gitlog needs a file: the folder of a clone")
-        return gitlog.load(Path(self.file))
+        return gitlog.load(Path(str(self.file)))
+
+
+def segments_of(horizon: str) -> tuple[int, int]:
+    """How many segments a horizon has, and the months of each.
+
+    >>> segments_of("3x2"), segments_of("11")
+    ((3, 2), (1, 11))
+    """
+    count, _, months = horizon.rpartition("x")
+    numbers = (months, count or "1")
+    if not all(each.isdecimal() and int(each) for each in numbers):
+        raise DataError(f"a horizon is months, such as 6, or segments x months (3x2): {horizon!r}")
+    return int(count or 1), int(months)
 
 
 def _written(value: Any) -> str:
@@ -223,7 +297,7 @@ def _as_meant(name: str, setting: Any, path: Path) -> Any:
     if name == "model" and isinstance(setting, dict):
         try:
             return Size(**setting)
-        except TypeError:
+        except (TypeError, TaskError):
             raise DataError(
                 f"{path}: a model is one of {', '.join(SIZES)}, or has width, layers and heads"
             ) from None
@@ -231,6 +305,10 @@ def _as_meant(name: str, setting: Any, path: Path) -> Any:
         if not (isinstance(setting, list) and len(setting) == 2):
             raise DataError(f"{path}: a window is two months, such as ['2015-07', '2016-07']")
         return tuple(setting)
+    if name == "file" and not isinstance(setting, str):
+        raise DataError(f"{path}: file is a path, and cannot be {setting!r}")
+    if name == "model" and not isinstance(setting, str):
+        raise DataError(f"{path}: model cannot be {setting!r}")
     expected = next(f for f in fields(Settings) if f.name == name).default
     if isinstance(expected, bool | int | float | str) and name not in ("model", "file"):
         wanted = (int, float) if isinstance(expected, float) else type(expected)

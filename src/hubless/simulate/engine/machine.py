@@ -87,13 +87,11 @@ class Local:
 
 
 def check_lanes(lanes: Any, compiled: Any) -> None:
-    """Refuse what is no number of lanes, and compiling what runs on the module itself."""
+    """Refuse what is no number of lanes, or no answer to whether to compile them."""
     if lanes != "auto":
         whole("lanes", lanes, least=0, error=HublessError)
     if compiled != "auto":
         flag("compiled", compiled, error=HublessError)
-    if compiled is True and lanes == 0:
-        raise HublessError("compiled= is for lanes, and lanes=0 runs the module as it is")
 
 
 def _check_device(device: Any) -> None:

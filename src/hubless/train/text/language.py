@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import torch
 from torch import Tensor, nn
 
+from hubless.checks import whole
 from hubless.errors import DataError, TaskError
 from hubless.train.losses import accuracy, cross_entropy, nll, tokens
 from hubless.train.task import PerExample, Task
@@ -37,6 +38,12 @@ class Size:
     layers: int
     heads: int
     longest: int = 64
+
+    def __post_init__(self) -> None:
+        for name in ("width", "layers", "heads", "longest"):
+            whole(name, getattr(self, name), least=1, error=TaskError)
+        if self.width % self.heads:
+            raise TaskError(f"width={self.width} cannot be divided among heads={self.heads}")
 
 
 SIZES: Mapping[str, Size] = {
