@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from hubless.checks import fitting
 from hubless.errors import HublessError
 
 logger = logging.getLogger("hubless")
@@ -278,15 +279,20 @@ def listening(listener: Listener) -> Iterator[None]:
 def listeners_of(events: Listeners) -> list[Listener]:
     """What a run is told with `events=`, as a list: listeners, and files that they are to write."""
     each: list[Any] = [events]
-    if isinstance(events, Iterable) and not isinstance(events, str | Path):
+    if isinstance(events, Iterable) and not isinstance(events, str | Path | Mapping):
         each = list(events)
+    takes = "a function that is called with each event, a file for them, or a list of these"
     for one in each:
-        if not (callable(one) or isinstance(one, str | Path)):
-            raise HublessError(
-                "events= takes a function that is called with each event, a file for them, or a "
-                f"list of these, not {one!r}"
-            )
-    return [to_file(one) if isinstance(one, str | Path) else one for one in each]
+        fits = callable(one) or isinstance(one, str | Path)
+        fitting("events", one, fits, takes, error=HublessError)
+    return [_writing(Path(one)) if isinstance(one, str | Path) else one for one in each]
+
+
+def _writing(path: Path) -> Listener:
+    if path.is_dir() or not path.absolute().parent.is_dir():
+        why = "is a folder" if path.is_dir() else "lies in no folder that there is"
+        raise HublessError(f"events= takes a file to append to, and {str(path)!r} {why}")
+    return to_file(path)
 
 
 def to_file(path: str | Path) -> Listener:

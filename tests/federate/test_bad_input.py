@@ -203,7 +203,7 @@ def test_modes_and_strategies_do_not_mix(tmp_path: Path) -> None:
         ({"pace": hubless.Rounds(3, 4)}, "quorum must be from 1 to 3"),
         ({"pace": hubless.Rounds(["bob", "carol"])}, "'alice' is not among"),
         ({"pace": hubless.Rounds(3), "who": hubless.Participation(0.5)}, "quorum="),
-        ({"who": 0.5}, "who= says who takes part"),
+        ({"who": 0.5}, r"who= takes Selection"),
         ({"every": 0}, "every= is a whole number of at least 1"),
         ({"share": "w"}, r"share=\['w'\]"),
         ({"optimizer": object()}, "optimizer= needs model="),

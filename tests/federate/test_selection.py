@@ -794,7 +794,7 @@ NAMED = {"members": ["a", "b", "c"]}
     ("given", "said"),
     [
         ({"selector": Uniform(), "cohort": 1, "unpicked": "leave"}, "'wait' or 'train'"),
-        ({"selector": "uniform", "cohort": 1}, "takes a selector.*named"),
+        ({"selector": "uniform", "cohort": 1}, "takes a selector"),
         ({"selector": Uniform(), "cohort": 0}, "at least 1"),
         ({"selector": Uniform(), "cohort": 1.5}, "whole number"),
         ({"selector": OptimalSampling(), "cohort": 1}, "only simulations do that"),

@@ -16,7 +16,6 @@ from torch import nn
 import hubless
 from hubless import errors
 from hubless.data import Population
-from hubless.events import to_file
 from hubless.privacy.ledger import Ledger
 from hubless.privacy.mechanisms import Count, Laplace
 from hubless.select import (
@@ -145,8 +144,7 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "callback without a test": (made(callbacks=[BestModel()]), "test="),
     "events number": (made(events=3), "events="),
-    "events alone": (made(events=to_file("x")), "events="),
-    "events of a text": (made(events=["x.jsonl"]), "events="),
+    "events of a number": (made(events=[3]), "events="),
     "events a folder": (made(events="."), "events="),
     "events in no folder": (made(events="nowhere/x.jsonl"), "events="),
     "name number": (made(name=3), "name="),

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from hubless.checks import fitting
 from hubless.errors import FederationError
 from hubless.events import Listeners, listeners_of
 from hubless.federate.federation import Federation, Hookable
@@ -86,10 +87,8 @@ def join(
     array([1., 1.])
     """
     bucket, pace, clock = Bucket.at(where), pace or Anytime(), clock or SystemClock()
-    if not isinstance(pace, Anytime | Rounds):
-        raise FederationError(
-            f"pace= says how members meet: Anytime() or Rounds(members=...), not {pace!r}"
-        )
+    meant = "Anytime() or Rounds(members=...)"
+    fitting("pace", pace, isinstance(pace, Anytime | Rounds), meant, error=FederationError)
     if model is not None:
         # nothing is written where there is nothing to share
         shared_names(model, share)

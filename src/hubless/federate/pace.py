@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import ClassVar, Literal
 
-from hubless.checks import number, whole
+from hubless.checks import number, one_of, texts, whole
 from hubless.errors import FederationError
 from hubless.federate.asynchronous import Asynchronous
-from hubless.federate.checks import check_members
 from hubless.federate.member import Member
 from hubless.federate.rounds.closing import Quorum
 from hubless.federate.rounds.deadline import Adaptive
@@ -34,8 +35,7 @@ class Anytime:
     mode: ClassVar = "async"
 
     def __post_init__(self) -> None:
-        if self.peers not in ("new", "all"):
-            raise FederationError(f"peers= is 'new' or 'all', not {self.peers!r}")
+        one_of("peers", self.peers, ("new", "all"), error=FederationError)
 
     def among(self, member: Member) -> Asynchronous:
         """This member's part in it."""
@@ -68,8 +68,12 @@ class Rounds:
                 "rounds need to know whom to wait for: Rounds(members=...), a number or their "
                 "names, or quorum="
             )
-        if self.members is not None:
-            check_members(self.members)
+        if isinstance(self.members, int | Integral):
+            whole("members", self.members, error=FederationError, least=1)
+        elif self.members is not None:
+            texts("members", self.members, "a number or the names", error=FederationError)
+            if twice := [name for name, n in Counter(self.members).items() if n > 1]:
+                raise FederationError(f"members= has {', '.join(twice)} more than once")
         if self.quorum is not None:
             whole("quorum", self.quorum, error=FederationError, least=1)
         if not isinstance(self.deadline, Adaptive):

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import sys
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hubless.checks import number, whole
+from hubless.checks import fitting, number, texts, whole
 from hubless.errors import FederationError
 from hubless.events import Listener
-from hubless.federate.checks import check_share, check_strategy
 from hubless.federate.fold import OUTWEIGH
 from hubless.federate.keys import check_name
 from hubless.federate.picking.draw import Selection
@@ -40,19 +39,23 @@ class Terms:
     def __post_init__(self) -> None:
         check_name(self.client)
         if self.limit is not None:
-            number("limit", self.limit, error=FederationError, above=0, most=sys.float_info.max)
-        number("outweigh", self.outweigh, error=FederationError, least=1)
+            number("limit", self.limit, error=FederationError, above=0)
+        number("outweigh", self.outweigh, error=FederationError, least=1, most=math.inf)
         whole("every", self.every, error=FederationError, least=1)
-        check_strategy(self.strategy)
+        meant = "a strategy, such as hubless.FedAvg()"
+        fits = isinstance(self.strategy, Strategy)
+        fitting("strategy", self.strategy, fits, meant, error=FederationError)
         if self.private is not None:
             check_mechanism(self.private)
-        if self.who is not None and not isinstance(self.who, Selection | Participation):
-            raise FederationError(
-                f"who= says who takes part: Selection(selector, cohort) or Participation(0.5), "
-                f"not {self.who!r}"
-            )
+        meant = "Selection(selector, cohort) or Participation(0.5)"
+        fits = self.who is None or isinstance(self.who, Selection | Participation)
+        fitting("who", self.who, fits, meant, error=FederationError)
         if self.share is not None:
-            check_share(self.share)
+            texts("share", self.share, "patterns of names", error=FederationError)
+            if not self.share:
+                raise FederationError(
+                    "share=[] would share nothing: leave it out to share everything"
+                )
 
     @property
     def selection(self) -> Selection | None:

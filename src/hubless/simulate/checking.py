@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from numbers import Integral, Real
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,6 @@ from hubless.errors import (
     StrategyError,
     TaskError,
 )
-from hubless.events import Listener, to_file
 from hubless.privacy.ledger import Ledger
 from hubless.select.roster import Selector
 from hubless.simulate.callbacks import BestModel, Callback, EarlyStop
@@ -139,23 +137,6 @@ def _refuse_metric(metric: str, there: list[str], missing: list[str]) -> None:
         f"a callback looks at {shown(metric)}{meant(metric, there)}, which no round has: there are "
         f"{', '.join(there)}"
     )
-
-
-def listeners_of(events: Any) -> list[Listener]:
-    """A file for events, or listeners, as a list of listeners."""
-    if isinstance(events, str | Path):
-        path = Path(events)
-        if path.is_dir() or not path.absolute().parent.is_dir():
-            why = "is a folder" if path.is_dir() else "lies in no folder that there is"
-            raise HublessError(f"events= takes a file to append to, and {str(path)!r} {why}")
-        return [to_file(path)]
-    what = "a file's path, or a list of functions that are called with each event"
-    fits = isinstance(events, Iterable) and not isinstance(events, Mapping)
-    fitting("events", events, fits, what, error=HublessError)
-    listeners: list[Listener] = list(events)
-    for listener in listeners:
-        fitting("events", listener, callable(listener), what, error=HublessError)
-    return listeners
 
 
 def check_people(task: Task, population: Population, test: Population | None) -> None:

@@ -31,7 +31,6 @@ from hubless.simulate.checking import (
     check_parts,
     check_people,
     check_selection,
-    listeners_of,
 )
 from hubless.simulate.circumstances import circumstances
 from hubless.simulate.engine.machine import Local

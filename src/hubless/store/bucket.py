@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hubless.checks import number
+from hubless.checks import fitting, number
 from hubless.errors import StoreError
 from hubless.patience import LONGEST, Clock
 from hubless.store.base import Store
@@ -38,8 +38,8 @@ class Bucket:
 
     def __post_init__(self) -> None:
         number("patience", self.patience, error=StoreError, least=0, most=LONGEST)
-        if not isinstance(self.url, str | Path | Store):
-            raise StoreError(f"a bucket is an address, a folder or a store, not {self.url!r}")
+        fits = isinstance(self.url, str | Path | Store)
+        fitting("url", self.url, fits, "an address, a folder or a store", error=StoreError)
         if isinstance(self.url, Store) and not (self.endpoint is None and self.options is None):
             raise StoreError("endpoint= and options= go with an address, and this is a store")
         if self.options is not None and not isinstance(self.options, Mapping):

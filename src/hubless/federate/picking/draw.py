@@ -9,12 +9,12 @@ from typing import Literal
 
 import numpy as np
 
-from hubless.checks import whole
+from hubless.checks import one_of, whole
 from hubless.errors import FederationError, SelectionError, Shortage
 from hubless.federate.keys import Incarnation, Posted
 from hubless.federate.picking.standing import Pick, Standing
 from hubless.rng import stream
-from hubless.select.roster import Roster, Selector
+from hubless.select.roster import Roster, Selector, check_selector
 
 _LATEST = 2**31 - 2
 """Versions count for as long as anybody likes, and a roster's rounds in 32 bits."""
@@ -57,15 +57,11 @@ class Selection:
     unpicked: Literal["wait", "train"] | None = None
 
     def __post_init__(self) -> None:
-        if not callable(self.selector) or isinstance(self.selector, type):
-            raise FederationError(
-                f"selector= takes a selector, such as hubless.select.Uniform(), not "
-                f"{self.selector!r}; hubless.select.naming.named makes one from a text"
-            )
+        check_selector(self.selector)
         whole("cohort", self.cohort, error=FederationError, least=1)
         whole("seed", self.seed, error=FederationError, least=0)
-        if self.unpicked not in ("wait", "train", None):
-            raise FederationError(f"unpicked= is 'wait' or 'train', not {self.unpicked!r}")
+        if self.unpicked is not None:
+            one_of("unpicked", self.unpicked, ("wait", "train"), error=FederationError)
         if getattr(self.selector, "unbiased", False):
             raise FederationError(
                 f"{self.selector!r} is to be unbiased, which weighs updates by how likely each was "
