@@ -99,7 +99,7 @@ def forge_slices(
             for i in blocks
         }
         parts, digest = encode_slice(work, index, held, names)
-        key = keys.slice_key(number, plan.attempt, index, client, life, digest)
+        key = work.key(index, client, life, digest)
         scene.put(key, b"".join(bytes(part) for part in parts))
 
 

@@ -143,7 +143,11 @@ def _keys_of(draw: st.DrawFn, client: str) -> str:
                 posted.key,
                 keys.life_key(client, life),
                 keys.life_key(client, life, left=True),
-                keys.slice_key(number, attempt, index, client, life, DIGEST),
+                *(
+                    keys.slice_key(kind, number, attempt, index, client, life, digest)
+                    for kind in ("looks", "slices")
+                    for digest in (DIGEST, f"{DIGEST}-{DIGEST}")
+                ),
                 keys.probe_key(client),
             ]
         )
@@ -157,8 +161,8 @@ def _owner(key: str) -> str | None:
         return posted.client
     listing = keys.parse_listing([entry])
     for round_ in listing.rounds.values():
-        for by_index in round_.slices.values():
-            return next(made.client for several in by_index.values() for made in several)
+        for made in round_.made:
+            return made.client
     named = re.fullmatch(r"(?:members|probe)/([^=/]+)=.*", key)
     return named[1] if named else None
 
@@ -193,6 +197,7 @@ def test_no_key_that_a_member_may_write_is_read_as_anothers(
             "rounds/",
             "00000001/",
             "slices-0000/",
+            "looks-0000/",
             "00001",
             "members/",
             "plan-0000.json",

@@ -16,6 +16,7 @@ from hubless.federate.member import Member
 from hubless.federate.picking.picking import Picking
 from hubless.federate.picking.standing import Pick
 from hubless.federate.rounds.completing import Completing
+from hubless.federate.rounds.looks import Looks
 from hubless.federate.rounds.plans import Plans
 from hubless.federate.rounds.results import Results
 from hubless.federate.rounds.slices import Work
@@ -127,7 +128,7 @@ def test_finds_updates_taken_in_twice() -> None:
 
 def test_finds_rounds_that_nobody_completes() -> None:
     def helpless(self: Results, work: Work, index: int, round_: Round) -> bool:
-        self._computes = index == work.mine
+        self.computes = index == work.mine
         return make(self, work, index, round_)
 
     make = Results.make
@@ -170,16 +171,18 @@ def test_finds_a_members_only_trace_deleted_while_it_is_not_picked() -> None:
 # ------------------------------------------------------------------ under attack
 
 
-def test_finds_slices_that_are_believed() -> None:
-    def unchecked(self: Results, *arguments: object) -> None:
+@pytest.mark.parametrize("joint", [Results, Looks])
+def test_finds_what_is_made_jointly_and_believed(joint: type[Results | Looks]) -> None:
+    def unchecked(*arguments: object) -> None:
         pass
 
-    def uncontradicted(self: Results, *arguments: object) -> list[int]:
+    def uncontradicted(*arguments: object) -> list[int]:
         return []
 
     with (
-        mock.patch.object(Results, "check", unchecked),
-        mock.patch.object(Results, "contradicted", uncontradicted),
+        mock.patch.object(joint, "check", unchecked),
+        mock.patch.object(joint, "contradicted", uncontradicted),
+        mock.patch("tests.support.schedules.synchronous.LOOK", float(joint is Looks)),
     ):
         assert "without a word" in found(run_hostile_sync, 400)
 

@@ -141,7 +141,7 @@ def test_who_only_pulls_closes_no_round_again() -> None:
 def test_who_delivered_and_left_does_not_count_for_another() -> None:
     sites = Sites("abc", members=3)
     sites.step("abc", lambda name: ones(4))
-    sites["c"]._mode.deadline = sites["c"]._mode._open.deadline = 0.5
+    sites["c"]._mode.deadline = sites["c"]._mode._open._deadline.ceiling = 0.5
     assert isinstance(sites.step("c", lambda name: ones(4))["c"], QuorumMissed)
     sites["c"].close()
     wait = sites["a"]._mode._open

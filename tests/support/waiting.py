@@ -19,5 +19,5 @@ def wait_at_most(joined: Any, seconds: float) -> float:
     """Give a member another deadline; what it was before."""
     mode = joined._mode
     before: float = mode.deadline
-    mode.deadline = mode._open.deadline = seconds
+    mode.deadline = mode._open._deadline.ceiling = seconds
     return before

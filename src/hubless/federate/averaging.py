@@ -22,12 +22,12 @@ from hubless.federate.fold import (
     bad_ones,
     capped,
     foldable_parts,
-    look,
     open_update,
     open_updates,
     reduce,
 )
 from hubless.federate.keys import Posted
+from hubless.federate.looking import look
 from hubless.params import Array, settle
 from hubless.signature import Block, Signature
 from hubless.store.folder import FolderStore

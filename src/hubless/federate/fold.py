@@ -21,12 +21,11 @@ from numpy.typing import NDArray
 
 from hubless.errors import NotFound, ParamsError, Refused, StoreError
 from hubless.federate.keys import Posted, exactly
-from hubless.params import PRODUCT_COLUMNS, Array, scaled
+from hubless.params import Array, scaled
 from hubless.signature import BLOCK_BYTES, Block, Signature
 from hubless.store import codec
 from hubless.store.reliable import Reliable
 from hubless.strategy.base import Slots, Strategy
-from hubless.strategy.look import Column, Looking
 
 Flat = NDArray[np.uint8]
 
@@ -38,7 +37,6 @@ HELD_BYTES = 64 << 20
 _LARGEST_INTEGER = 2**53
 """Beyond it a sum in float64 is no longer exact, and no counter ever gets there."""
 _ROW = 4096
-_STEP = 8 * PRODUCT_COLUMNS
 _ALIGNED = 8
 _FOLDING_THREADS = min(2, os.cpu_count() or 1)
 _WORTH_THREADS = 4 << 20
@@ -260,47 +258,6 @@ def capped(examples: Sequence[int], outweigh: float) -> list[int]:
     return [min(count, most) for count in examples]
 
 
-def look(
-    signature: Signature,
-    sources: Sequence[Source],
-    strategy: Strategy,
-    store: Reliable,
-    current: Flat | None,
-    *,
-    exact: bool = False,
-) -> Column:
-    """What a strategy has to see of whole updates before it weighs them, in one pass over them.
-
-    Of a single one a part is held at a time; of all of them, where each is held against each other.
-    """
-    looking = Looking(strategy.look, len(sources), exact=exact)
-    most = store.request_bytes
-    if strategy.look == "products":
-        most = min(most, HELD_BYTES // len(sources))
-    # however large parts are, products are added up in the same steps
-    most = max(_STEP, most // _STEP * _STEP)
-    runs = _runs([i for i, block in enumerate(signature.blocks) if is_real(block)])
-    parts = [part for run in runs for part in parts_of(signature, run, most)]
-    arrived = store.ahead(partial(source.checked, part) for part in parts for source in sources)
-
-    def values(flat: Flat, part: Part, block: Block) -> Array:
-        return flat[block.start - part.start : block.stop - part.start].view(block.dtype)
-
-    for part in parts:
-        before = None if current is None else current[part.start : part.stop]
-        origins = [None if before is None else values(before, part, b) for b in part.blocks]
-        if looking.look == "norms":
-            for number in range(len(sources)):
-                flat = next(arrived)
-                for block, origin in zip(part.blocks, origins, strict=True):
-                    looking.add(number, values(flat, part, block), origin)
-        else:
-            flats = [next(arrived) for _ in sources]
-            for block, origin in zip(part.blocks, origins, strict=True):
-                looking.add_all([values(flat, part, block) for flat in flats], origin)
-    return looking.products
-
-
 def reduce(
     signature: Signature,
     parts: Sequence[Part],
@@ -395,7 +352,7 @@ def foldable_parts(
         if strategy.optimizer.slots:
             # its memory is kept by whole blocks
             room = max(room, BLOCK_BYTES)
-        for run in _runs(chosen):
+        for run in runs(chosen):
             parts += parts_of(signature, run, room)
     return parts
 
@@ -443,7 +400,7 @@ def _cut(run: tuple[Block, ...], first: int, most: int) -> Iterator[Part]:
         yield Part((window,), first, whole=False)
 
 
-def _runs(numbers: Sequence[int]) -> Iterator[range]:
+def runs(numbers: Sequence[int]) -> Iterator[range]:
     """Numbers in order as ranges without gaps."""
     start = 0
     for i in range(1, len(numbers) + 1):

@@ -7,18 +7,19 @@
     updates/CLIENT=NAME.safetensors                    asynchronous: each member's newest updates
     rounds/R/updates/CLIENT=NAME.safetensors           synchronous: the updates of round R
     rounds/R/plan-A.json                               who is included, at attempt A, and picked
+    rounds/R/looks-A/I=CLIENT=INCARNATION-D.safetensors    what the I-th stretch of updates is like
     rounds/R/slices-A/I=CLIENT=INCARNATION-D.safetensors   the I-th stretch of the result
     probe/CLIENT=NONCE                                 gone again: what the store makes of create
 
 Keys are flat, because servers that keep objects in folders list many small folders slowly. NAME
 is sequence, incarnation, examples, version, signature and, if one was given, a valuation, so that
 one listing tells everything that is needed before anything is downloaded. D is a digest of the
-slice: two slices that differ have two keys, and a listing shows that somebody got it wrong.
+object: two slices that differ have two keys, and a listing shows that somebody got it wrong. Where
+the strategy looks at whole updates, D goes on with a digest of the looks that the slice follows.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 import re
 import secrets
@@ -51,8 +52,9 @@ _UPDATE = re.compile(
 )
 _PLAN = re.compile(r"rounds/(?P<round>[0-9]{8})/plan-(?P<attempt>[0-9]{4})\.json")
 _SLICE = re.compile(
-    r"rounds/(?P<round>[0-9]{8})/slices-(?P<attempt>[0-9]{4})/"
-    rf"(?P<index>[0-9]{{5}})={_CLIENT}={_INCARNATION}-(?P<digest>[0-9a-f]{{32}})\.safetensors"
+    r"rounds/(?P<round>[0-9]{8})/(?P<kind>slices|looks)-(?P<attempt>[0-9]{4})/"
+    rf"(?P<index>[0-9]{{5}})={_CLIENT}={_INCARNATION}-(?P<digest>[0-9a-f]{{32}})"
+    r"(?:-(?P<look>[0-9a-f]{32}))?\.safetensors"
 )
 SEQUENCES = 10**8
 LIVES = 10**4
@@ -88,6 +90,7 @@ def owned(client: str) -> tuple[str, ...]:
         f"{MEMBERS}{client}=*",
         f"{UPDATES}{client}=*",
         f"{ROUNDS}????????/updates/{client}=*",
+        f"{ROUNDS}????????/looks-????/?????={client}=*",
         f"{ROUNDS}????????/slices-????/?????={client}=*",
         f"{PROBE}{client}=*",
     )
@@ -246,7 +249,7 @@ def furthest_version(updates: Iterable[Posted]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Made:
-    """A slice as a listing shows it: which stretch of the result, and who says that it is this."""
+    """A slice as a listing shows it: which stretch it is of, and who says that it is this."""
 
     index: int
     client: str
@@ -254,6 +257,12 @@ class Made:
     digest: str
     key: str
     size: int
+    look: str = ""
+    """What looks a slice of the result follows, where the strategy has any."""
+
+
+Slices = dict[int, list[Made]]
+"""Who made which stretch, by its number."""
 
 
 def claimed(
@@ -273,7 +282,16 @@ class Round:
 
     updates: dict[str, Posted] = field(default_factory=dict)
     plans: set[int] = field(default_factory=set)
-    slices: dict[int, dict[int, list[Made]]] = field(default_factory=dict)
+    looks: dict[int, Slices] = field(default_factory=dict)
+    """By attempt."""
+    slices: dict[int, Slices] = field(default_factory=dict)
+    """By attempt."""
+
+    @property
+    def made(self) -> list[Made]:
+        """Everything that members made together, or are said to have."""
+        slices = [*self.looks.values(), *self.slices.values()]
+        return [made for by_index in slices for several in by_index.values() for made in several]
 
 
 class RoundsByNumber(dict[int, Round]):
@@ -304,9 +322,7 @@ class Listing:
         """What a client is said to have put into rounds in this life or a later one, by key."""
         items: list[Posted | Made] = []
         for round_ in self.rounds.values():
-            items += round_.updates.values()
-            for by_index in round_.slices.values():
-                items += itertools.chain.from_iterable(by_index.values())
+            items += [*round_.updates.values(), *round_.made]
         return claimed(items, client, life)
 
     def is_over(self, client: str, life: Incarnation) -> bool:
@@ -327,7 +343,8 @@ def parse_listing(entries: Iterable[Entry]) -> Listing:
         elif match := _PLAN.fullmatch(key):
             rounds.setdefault(int(match["round"]), Round()).plans.add(int(match["attempt"]))
         elif match := _SLICE.fullmatch(key):
-            slices = rounds.setdefault(int(match["round"]), Round()).slices
+            round_ = rounds.setdefault(int(match["round"]), Round())
+            slices = round_.looks if match["kind"] == "looks" else round_.slices
             made = Made(
                 int(match["index"]),
                 match["client"],
@@ -335,6 +352,7 @@ def parse_listing(entries: Iterable[Entry]) -> Listing:
                 match["digest"],
                 key,
                 entry.size,
+                match["look"] or "",
             )
             slices.setdefault(int(match["attempt"]), {}).setdefault(made.index, []).append(made)
         elif match := _LIFE.fullmatch(key):
@@ -360,8 +378,14 @@ def plan_key(number: int, attempt: int) -> str:
 
 
 def slice_key(
-    number: int, attempt: int, index: int, client: str, incarnation: Incarnation, digest: str
+    kind: str,
+    number: int,
+    attempt: int,
+    index: int,
+    client: str,
+    incarnation: Incarnation,
+    digest: str,
 ) -> str:
-    """Where a client's reduction of one stretch of a round's result stands."""
-    folder = f"{round_folder(number)}slices-{attempt:04d}/"
+    """Where a client's stretch of what members make together stands: `looks` or `slices`."""
+    folder = f"{round_folder(number)}{kind}-{attempt:04d}/"
     return f"{folder}{index:05d}={client}={incarnation}-{digest}.safetensors"

@@ -238,8 +238,7 @@ class Synchronous:
         leftovers, plans = list[str](), list[str]()
         for old, round_ in over:
             leftovers += [key for key in round_.updates if key in superseded]
-            slices = [made for by_index in round_.slices.values() for made in by_index.values()]
-            leftovers += [m.key for makers in slices for m in makers if m.client == client]
+            leftovers += [made.key for made in round_.made if made.client == client]
             for attempt in round_.plans:
                 plan = self._plans.get(old, attempt)
                 if plan is not None and plan.by == client:

@@ -76,6 +76,11 @@ def parsed(key: str) -> Posted | None:
     return Posted.parse(Entry(key, 0, 0.0))
 
 
+def is_joint(key: str) -> bool:
+    """Whether this is part of what members make together, and of no update."""
+    return "/slices-" in key or "/looks-" in key
+
+
 def packed(params: Mapping[str, Any]) -> bytes:
     return b"".join(np.asarray(params[name]).tobytes() for name in ("steps", "w", "b"))
 

@@ -20,6 +20,7 @@ from hubless.federate import keys
 from hubless.federate.federation import Federation
 from hubless.federate.keys import Incarnation, Made, Posted
 from hubless.federate.rounds.completing import UNSETTLED, Completing
+from hubless.federate.rounds.looks import Looked, encode_look
 from hubless.federate.rounds.plans import Plan
 from hubless.federate.rounds.slices import Work, encode_slice, read_slots
 from hubless.params import Array
@@ -257,6 +258,8 @@ class HostileSyncWorld(Hostile, SyncWorld):
             self.forge_update(f"{keys.round_folder(self.open)}updates/", self.open)
 
         slices, plans = self.forge_slices, self.forge_plan
+        if self.strategy.look and self.rng.random() < 0.5:
+            slices = self.forge_looks
         return [forge_update, slices, slices, plans, plans, self.forge_next_attempt, self.junk]
 
     @property
@@ -347,6 +350,29 @@ class HostileSyncWorld(Hostile, SyncWorld):
                 body = body[: rng.randrange(len(body))]
             key = work.key(index, name, life, digest)
             if self.plant(key, body, f"slice of {values}"):
+                self.bad.add(key)
+
+    def forge_looks(self) -> None:
+        """All records of what updates are like, or one: with anything in them."""
+        rng, look = self.rng, self.strategy.look
+        at = [version for version in self.plans if version[0] >= self.open - 2]
+        if not at or not look:
+            return
+        version = rng.choice(at)
+        raw = self.backing.get(keys.plan_key(*version), 1 << 20)
+        work = Looked(self.signature, version[0], Plan.parse(raw, *version), look)
+        value = rng.choice((0.0, 0.0, 1.0, 1e30, -1.0, np.nan))
+        indices = range(len(work.cuts))
+        for index in indices if rng.random() < 0.6 else [rng.choice(indices)]:
+            name, _, life, _ = self.victim()
+            life = rng.choice((life, _NOBODY))
+            record = np.full((len(work.units(index)), work.width), value)
+            encoded, digest = encode_look(work, index, record)
+            body = b"".join(encoded)
+            if rng.random() < 0.2:
+                body = body[: rng.randrange(len(body))]
+            key = work.key(index, name, life, digest)
+            if self.plant(key, body, f"look of {value}"):
                 self.bad.add(key)
 
     def landed(self, key: str, body: bytes) -> None:

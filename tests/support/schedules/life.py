@@ -14,7 +14,7 @@ from hubless import events
 from hubless.errors import AlreadyExists, NotFound, StoreError
 from hubless.federate import keys
 from hubless.store.base import Bytes, Entry, Store
-from tests.support.schedules.basics import Content, Killed, parsed
+from tests.support.schedules.basics import Content, Killed, is_joint, parsed
 
 if TYPE_CHECKING:
     from tests.support.schedules.world import Member, World
@@ -151,7 +151,7 @@ class View(Store):
     def put(self, key: str, parts: Sequence[Bytes], *, create: bool = False) -> None:
         body = b"".join(parts)
         name, content = self.life.name, self.life.content
-        if not (key.endswith(".safetensors") and "/slices-" not in key):
+        if not (key.endswith(".safetensors") and not is_joint(key)):
             content = None
         self._serve("put", key, lambda: self.world.put(name, key, body, create, content))
 

@@ -5,7 +5,10 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 import hubless
 from hubless import events
@@ -18,12 +21,36 @@ from hubless.federate.rounds.completing import KEPT_ROUNDS
 from hubless.federate.rounds.plans import Plan
 from hubless.store.base import Entry
 from hubless.strategy.base import Strategy
+from hubless.strategy.krum import Nearest
+from hubless.strategy.look import Seen
+from hubless.strategy.optimizers import Replace, ServerAdam
+from hubless.strategy.reducers import Mean
+from hubless.strategy.weighting import ByExamples
 from hubless.testing import State, Update, aggregate
 from tests.support.schedules.basics import MALLORY, Content, Params, Version, packed
 from tests.support.schedules.life import Life
 from tests.support.schedules.world import Member, World
 
 _SLACK = 45.0
+
+
+@dataclass(frozen=True)
+class Shorter:
+    """All but the update that goes the furthest, to the last digit whoever works it out."""
+
+    look = "norms"
+
+    def __call__(self, seen: Seen) -> Any:
+        return np.where(np.arange(len(seen)) == np.argmax(seen.norms), 0.0, 1.0) + 1e-3
+
+
+LOOK = 0.25
+"""In so many worlds members look at whole updates."""
+LOOKING = (
+    hubless.MultiKrum(),
+    Strategy(Nearest(0.2, None, ByExamples()), Mean(), ServerAdam()),
+    Strategy(Shorter(), Mean(), Replace()),
+)
 
 
 class SyncWorld(World):
@@ -70,9 +97,9 @@ class SyncWorld(World):
                 member.lasts = leaving.randint(0, self.rounds)
         # some wait no longer than rounds usually take
         self.adapts = self.quorum < len(self.names) and leaving.random() < 0.2
-        if leaving.random() < 0.1:
-            # it reads all updates whole before it weighs them
-            self.strategy = hubless.MultiKrum()
+        if leaving.random() < LOOK:
+            # they look at whole updates before they weigh them
+            self.strategy = leaving.choice(LOOKING)
             for member in self.members:
                 member.strategy = self.strategy
         self.misspells = self.adversary and self.quorum < len(self.names) and rng.random() < 0.3
@@ -116,7 +143,7 @@ class SyncWorld(World):
                 # in the place of a slice of the result: nobody but a signature could stop that
                 attempt, index = self.rng.randint(0, 1), self.rng.randint(0, 1)
                 digest = self.rng.randbytes(16).hex()
-                key = keys.slice_key(number, attempt, index, MALLORY, nonce, digest)
+                key = keys.slice_key("slices", number, attempt, index, MALLORY, nonce, digest)
                 if key not in self.backing._objects:
                     self.backing.put(key, [self.rng.randbytes(200)])
                     self.bad.add(key)

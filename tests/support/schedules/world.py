@@ -26,6 +26,7 @@ from tests.support.schedules.basics import (
     Rank,
     Report,
     ScheduleFailure,
+    is_joint,
     parsed,
 )
 from tests.support.schedules.life import Life
@@ -110,7 +111,7 @@ class World:
         held = self.backing._objects.get(key)
         if self.sabotage == "create" and key.startswith(keys.ROUNDS):
             create = False
-        elif held and held[0] != body and (not create or "/slices-" in key) and key not in self.bad:
+        elif held and held[0] != body and (not create or is_joint(key)) and key not in self.bad:
             raise self.fail(f"{who} writes {key} again, with other bytes")
         self.backing.put(key, [body], create=create)
         if content is not None:
@@ -133,7 +134,7 @@ class World:
 
     def check_refusal(self, life: Life, event: events.RefusedUpdate) -> None:
         """A member refuses something by name: it has to be bad."""
-        named = event.peer == MALLORY or "/slices-" in event.key
+        named = event.peer == MALLORY or is_joint(event.key)
         if event.key not in self.bad or not named:
             raise self.fail(f"{life.name} refuses {event.peer}'s {event.key}: {event.reason}")
 

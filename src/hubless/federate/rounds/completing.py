@@ -4,20 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from hubless.errors import NotFound, Refused, TooLate
 from hubless.federate import keys
 from hubless.federate.fold import Flat, Own
-from hubless.federate.keys import Listing, Posted, Round
+from hubless.federate.keys import Listing, Made, Posted, Round
 from hubless.federate.member import Member
 from hubless.federate.rounds.included import Included, Unusable, absent
+from hubless.federate.rounds.joint import Joint
+from hubless.federate.rounds.looks import Looked, Looks
 from hubless.federate.rounds.plans import ATTEMPTS, Plan, Plans
 from hubless.federate.rounds.results import Results
-from hubless.federate.rounds.slices import Makers, Work
+from hubless.federate.rounds.slices import Makers, Sliced, Work
 from hubless.patience import pauses
 from hubless.strategy.base import Slots
+
+W = TypeVar("W", bound=Sliced)
 
 KEPT_ROUNDS = 2
 AFTER_THE_END = 20
@@ -56,8 +61,11 @@ class Completing:
         self._at: tuple[int, int] | None = None
         """The version whose params are at hand to step from."""
         self._makers = Makers(member, plans.admits)
-        self._included = Included(member)
-        self._results = Results(member, self._makers, self._included, self._prepare, computes)
+        self._included = included = Included(member)
+        self._looks = Looks(member, self._makers, included, self._current, computes)
+        self._results = Results(member, self._makers, included, self._prepare, self._look, computes)
+        self._any = None if self._strategy.look or not computes else ""
+        """Which looks slices may follow that this member does not look for itself."""
         self._loaded: Work | None = None
 
     def complete(
@@ -75,7 +83,7 @@ class Completing:
         can use any of its updates. Past the call's deadline nobody is waited for.
         """
         member, clock = self._member, self._member.clock
-        work = Work(member.agreed, number, plan, posted, own)
+        work = self._begin(number, plan, posted, own)
         waiting_since, in_vain, looks = clock.now(), 0, 0
         for _ in pauses(clock, float("inf"), first=0.02, longest=1.0):
             listing = member.look()
@@ -86,19 +94,19 @@ class Completing:
             if binding is None:
                 return None
             if binding.attempt != work.plan.attempt or binding.digest != work.plan.digest:
-                work = Work(member.agreed, number, binding, posted, own)
+                work = self._begin(number, binding, posted, own)
             if (loaded := self._loaded) is not None and self._plans.reached == work.version:
                 # it stands, whatever is deleted later
                 self._be_at(loaded)
                 return Result(loaded.out, loaded.plan, listing)
             is_past = member.is_past
             looks += is_past
-            if looks > AFTER_THE_END + ATTEMPTS + 2 * len(work.cuts):
+            if looks > AFTER_THE_END + ATTEMPTS + 4 * len(work.cuts):
                 # each may have been of some use, and still there has to be an end
                 break
             late = is_past or clock.now() - waiting_since >= self._help_after
             try:
-                advanced = self._advance(work, listing.rounds[number], late)
+                advanced = self._advance(work, listing, late)
                 if work.complete and (result := self._arrive(work)):
                     return result
             except Unusable as unusable:
@@ -138,7 +146,8 @@ class Completing:
 
     def has_all_slices(self, number: int, plan: Plan, listing: Listing) -> bool:
         """Whether a round needs nobody's update any more: its attempt stands."""
-        work, round_ = Work(self._member.agreed, number, plan), listing.rounds[number]
+        work = Work(self._member.agreed, number, plan, look=self._any)
+        round_ = listing.rounds[number]
         return self._plans.reached == work.version or (
             not absent(plan, round_)
             and all(
@@ -190,17 +199,19 @@ class Completing:
             self._forget()
             return
         try:
-            is_settled = self._results.settle(work, round_)
+            is_settled = self._is_looked_at(work, listing) and work.complete
+            is_settled = is_settled and self._results.settle(work, round_)
         except (Unusable, NotFound):
             is_settled = False
         if not is_settled:
-            for index in self._results.contradicted(work, round_):
-                for made in self._makers.of(work, index, round_):
-                    if made.digest == work.digests[index]:
-                        self._member.miss(Refused(made.client, made.key, UNSETTLED))
+            for made in [*self._results.doubted(work, round_), *self._doubted_looks(work, round_)]:
+                self._member.miss(Refused(made.client, made.key, UNSETTLED))
             self._forget()
         elif work.digests != digests:
             self._be_at(work)
+
+    def _doubted_looks(self, work: Work, round_: Round) -> list[Made]:
+        return [] if work.looked is None else self._looks.doubted(work.looked, round_)
 
     def _forget(self) -> None:
         """Be at no version: the last one is not to be gone on from."""
@@ -215,15 +226,11 @@ class Completing:
     def _arrive(self, work: Work) -> Result | None:
         """Be at this version, once a part of it was checked and nobody says otherwise."""
         listing = self._member.look()
-        round_ = listing.rounds[work.number]
-        try:
-            self._results.check(work, round_)
-        except NotFound:
-            # where others have gone on from here it may be too late to check anything
-            following = self._plans.binding(work.number + 1, listing)
-            if following is None or following.before not in (None, work.version):
-                return None
-        if not work.complete or not self._results.settle(work, round_):
+        if not self._is_looked_at(work, listing) or not work.complete:
+            return None
+        if not self._is_checked(self._results, work, listing):
+            return None
+        if not work.complete or not self._results.settle(work, listing.rounds[work.number]):
             return None
         self._be_at(work)
         return Result(work.out, work.plan, listing)
@@ -235,15 +242,68 @@ class Completing:
         self._results.state.current = work.out
         # what it was trained to is the caller's again
         work.own = None
+        if work.looked is not None:
+            work.looked.own = None
 
-    def _advance(self, work: Work, round_: Round, late: bool) -> bool:
+    def _begin(
+        self, number: int, plan: Plan, posted: Posted | None = None, own: Own | None = None
+    ) -> Work:
+        """An attempt at a round's result of which nothing is there yet."""
+        signature, look = self._member.agreed, self._strategy.look
+        work = Work(signature, number, plan, posted, own, self._any)
+        if look and self._looks.computes:
+            work.looked = Looked(signature, number, plan, look, posted, own)
+        return work
+
+    def _advance(self, work: Work, listing: Listing, late: bool) -> bool:
         """Do what can be done for a round now; whether anything came of it."""
+        round_ = listing.rounds[work.number]
         if gone := absent(work.plan, round_):
             # what nobody can check is not read
             if late:
                 raise Unusable([Refused(p.client, p.key, "it is not there") for p in gone])
             return False
+        if work.looked is not None and not self._is_looked_at(work, listing):
+            return self._looks.advance(work.looked, round_, late)
         return self._results.advance(work, round_, late)
+
+    def _is_looked_at(self, work: Work, listing: Listing) -> bool:
+        """Whether it stands what a round's updates are like; then they are weighed by that."""
+        looked, round_ = work.looked, listing.rounds[work.number]
+        if looked is None:
+            return True
+        if not looked.complete or not self._is_checked(self._looks, looked, listing):
+            return False
+        if not looked.complete or not self._looks.settle(looked, round_):
+            return False
+        if work.look != looked.digest:
+            # what was made by other looks is none of this
+            work.follow(looked.digest)
+            self._results.weigh(work, looked.products)
+        return True
+
+    def _look(self, work: Work, round_: Round) -> None:
+        """Find out alone what a round's updates are like; NotFound where they are not there."""
+        look = self._strategy.look
+        assert look
+        looked = Looked(work.signature, work.number, work.plan, look)
+        for index in range(len(looked.cuts)):
+            if not self._looks.make(looked, index, round_):
+                key = keys.plan_key(work.number, work.plan.attempt)
+                raise NotFound(f"round {work.number} was collected", key)
+        work.follow(looked.digest)
+        self._results.weigh(work, looked.products)
+
+    def _is_checked(self, joint: Joint[W], work: W, listing: Listing) -> bool:
+        """Whether a part of what others made was computed again, or it is too late for that."""
+        try:
+            joint.check(work, listing.rounds[work.number])
+        except NotFound:
+            # where others have gone on from here it may be too late to check anything
+            following = self._plans.binding(work.number + 1, listing)
+            here = work.number, work.plan.attempt
+            return following is not None and following.before in (None, here)
+        return True
 
     def _prepare(self, work: Work, blocks: range) -> None:
         """Have the version to step from, and what the optimizer remembers of these blocks."""
@@ -251,11 +311,17 @@ class Completing:
         slots: dict[int, Slots] = {}
         if before is not None and before[0] >= 0 and self._strategy.optimizer.slots:
             slots = self._recall_slots(before, blocks)
+        self._current(work)
+        self._results.state.slots, self._results.state.step = slots, work.number
+
+    def _current(self, work: Sliced) -> Flat | None:
+        """The version that a plan steps from, where that matters."""
+        before = work.plan.before
         if before is None:
             self._results.state.current = self._at = None
         elif self._at != before:
             self._go_back_to(before)
-        self._results.state.slots, self._results.state.step = slots, work.number
+        return self._results.state.current
 
     def _go_back_to(self, version: tuple[int, int]) -> None:
         """Be at the version that a plan steps from; NotFound where it is not there any more."""
@@ -282,7 +348,7 @@ class Completing:
             raise NotFound(f"round {number} was collected", keys.plan_key(number, attempt))
         loaded = self._loaded
         digests = loaded.digests if loaded is not None and loaded.version == version else None
-        earlier = Work(self._member.agreed, number, plan)
+        earlier = Work(self._member.agreed, number, plan, look=self._any)
         return self._results.recall(earlier, blocks, listing.rounds[number], digests)
 
     def _leave_out(self, work: Work, refusals: Sequence[Refused], listing: Listing) -> None:

@@ -9,7 +9,7 @@ from hubless.federate.fold import Source, Stored, bad_ones, open_updates
 from hubless.federate.keys import Posted, Round
 from hubless.federate.member import Member
 from hubless.federate.rounds.plans import Plan
-from hubless.federate.rounds.slices import Work
+from hubless.federate.rounds.slices import Sliced
 
 OTHER_SIGNATURE = "its params have another signature than this federation's"
 
@@ -28,7 +28,7 @@ class Included:
     def __init__(self, member: Member) -> None:
         self._member = member
 
-    def sources(self, work: Work, index: int | None, round_: Round) -> list[Source]:
+    def sources(self, work: Sliced, index: int | None, round_: Round) -> list[Source]:
         """All included updates; one's own from memory, but for what others reduce alike."""
         own = work.posted.key if work.posted and work.own and index == work.mine else ""
         wanted = [key for key in work.plan.included if key != own]
@@ -63,7 +63,7 @@ class Included:
             raise troubles[0]
         return opened
 
-    def all_that_is_wrong(self, work: Work, round_: Round, refusal: Refused) -> Unusable:
+    def all_that_is_wrong(self, work: Sliced, round_: Round, refusal: Refused) -> Unusable:
         """What to raise for one that is bad: others may be, too, and one more pass tells."""
         updates = round_.updates
         there = [updates[key] for key in work.plan.included if key in updates]

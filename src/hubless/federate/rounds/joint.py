@@ -15,10 +15,10 @@ from typing import Generic, TypeVar
 from hubless.errors import NotFound, Refused, StoreError
 from hubless.federate.keys import Made, Round
 from hubless.federate.member import Member
-from hubless.federate.rounds.slices import Makers, Work
+from hubless.federate.rounds.slices import Makers, Sliced
 from hubless.store.base import Bytes
 
-W = TypeVar("W", bound=Work)
+W = TypeVar("W", bound=Sliced)
 
 
 class Joint(ABC, Generic[W]):
@@ -29,7 +29,7 @@ class Joint(ABC, Generic[W]):
 
     def __init__(self, member: Member, makers: Makers, computes: bool) -> None:
         self._member, self._store = member, member.store
-        self._makers, self._computes = makers, computes
+        self._makers, self.computes = makers, computes
 
     @abstractmethod
     def compute(self, work: W, index: int, round_: Round) -> tuple[list[Bytes], str]:
@@ -83,7 +83,7 @@ class Joint(ABC, Generic[W]):
 
         Whether that went well: updates may have been collected since the listing.
         """
-        if not self._computes:
+        if not self.computes:
             return False
         try:
             encoded, digest = self.compute(work, index, round_)
@@ -101,7 +101,7 @@ class Joint(ABC, Generic[W]):
     def check(self, work: W, round_: Round) -> None:
         """Compute a part of what others made again, once."""
         others = [i for i in range(len(work.cuts)) if i not in work.made]
-        if work.is_checked or not others or not self._computes:
+        if work.is_checked or not others or not self.computes:
             return
         for index in self.to_check(work, others):
             if self.differs(work, index, round_):
@@ -125,6 +125,15 @@ class Joint(ABC, Generic[W]):
             index
             for index, digest in work.digests.items()
             if any(made.digest != digest for made in self._makers.of(work, index, round_))
+        ]
+
+    def doubted(self, work: W, round_: Round) -> list[Made]:
+        """What was loaded, and somebody says otherwise."""
+        return [
+            made
+            for index in self.contradicted(work, round_)
+            for made in self._makers.of(work, index, round_)
+            if made.digest == work.digests[index]
         ]
 
     def _read(self, work: W, index: int, made: Made) -> Refused | NotFound | None:

@@ -18,7 +18,6 @@ from hubless.federate.fold import (
     capped,
     foldable_parts,
     implausible,
-    look,
     parts_within,
     reduce,
 )
@@ -39,6 +38,7 @@ from hubless.params import Array
 from hubless.signature import Block
 from hubless.store.base import Bytes
 from hubless.strategy.base import Slots
+from hubless.strategy.look import Column
 
 _CHECKED_BYTES = 64 << 10
 """Less is not worth leaving out when a slice is checked."""
@@ -47,7 +47,8 @@ _CHECKED_BYTES = 64 << 10
 class Results(Joint[Work]):
     """Reduces updates to the next version, a slice at a time.
 
-    `prepare` has the version to step from, and what the optimizer remembers of some blocks.
+    `prepare` has the version to step from, and what the optimizer remembers of some blocks. `look`
+    finds out what updates are like where nobody did for this attempt, and has them weighed.
     """
 
     def __init__(
@@ -56,10 +57,12 @@ class Results(Joint[Work]):
         makers: Makers,
         included: Included,
         prepare: Callable[[Work, range], None],
+        look: Callable[[Work, Round], None],
         computes: bool,
     ) -> None:
         super().__init__(member, makers, computes)
-        self._strategy, self._included, self._prepare = member.strategy, included, prepare
+        self._strategy, self._included = member.strategy, included
+        self._prepare, self._look = prepare, look
         self._slot_names = member.strategy.optimizer.slots
         self._slots: dict[int, tuple[tuple[int, int], Slots]] = {}
         self.state = ServerState(member.strategy)
@@ -165,19 +168,19 @@ class Results(Joint[Work]):
         except Refused as refusal:
             raise self._included.all_that_is_wrong(work, round_, refusal) from None
 
+    def weigh(self, work: Work, products: Column | None = None) -> None:
+        """Settle what each included update counts for, given what was asked for of them."""
+        included = work.plan.updates
+        examples = capped([p.examples for p in included], self._member.outweigh)
+        staleness = [max(0, work.number - p.version) for p in included]
+        work.weights = self._strategy.weights(examples, staleness, products=products).tolist()
+
     def _weights(self, work: Work, round_: Round) -> list[float]:
-        """What each included update counts for: the same wherever it is asked."""
-        if work.weights is None:
-            included, strategy = work.plan.updates, self._strategy
-            examples = capped([p.examples for p in included], self._member.outweigh)
-            staleness = [max(0, work.number - p.version) for p in included]
-            products = None
-            if strategy.look:
-                sources = self._included.sources(work, work.mine, round_)
-                current = self.state.current
-                products = look(work.signature, sources, strategy, self._store, current, exact=True)
-            weights = strategy.weights(examples, staleness, products=products)
-            work.weights = weights.tolist()
+        if work.weights is None and self._strategy.look:
+            self._look(work, round_)
+        elif work.weights is None:
+            self.weigh(work)
+        assert work.weights is not None
         return work.weights
 
     def _can_make(self, work: Work, index: int, round_: Round) -> bool:

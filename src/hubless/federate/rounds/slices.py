@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,9 +27,14 @@ from hubless.store.base import Bytes
 from hubless.store.reliable import Reliable
 from hubless.strategy.base import Slots
 
+if TYPE_CHECKING:
+    from hubless.federate.rounds.looks import Looked
 
-class Work:
-    """One attempt at a round's result: which slices are in place so far, and whose they are."""
+
+class Sliced:
+    """What members make together at one attempt of a round, a slice each, as far as it is there."""
+
+    kind = ""
 
     def __init__(
         self,
@@ -42,14 +47,11 @@ class Work:
         self.signature, self.number, self.plan = signature, number, plan
         self.posted, self.own = posted, own
         self.cuts = cut(len(signature.blocks), len(plan.included))
-        self.out: Flat = np.empty(signature.size, np.uint8)
         self.digests: dict[int, str] = {}
         """Of the slices that are in place."""
         self.made: set[int] = set()
         """Those that this member computed itself."""
         self.is_checked = False
-        self.weights: list[float] | None = None
-        """What each included update counts for, once that is known."""
         index = plan.included.index(posted.key) if posted and posted.key in plan.included else -1
         self.mine = index if 0 <= index < len(self.cuts) else None
 
@@ -78,7 +80,57 @@ class Work:
 
     def key(self, index: int, client: str, incarnation: keys.Incarnation, digest: str) -> str:
         """Where a slice stands."""
-        return keys.slice_key(self.number, self.plan.attempt, index, client, incarnation, digest)
+        attempt = self.plan.attempt
+        return keys.slice_key(self.kind, self.number, attempt, index, client, incarnation, digest)
+
+    def listed(self, index: int, round_: Round) -> Sequence[Made]:
+        """Who is said to have made a slice, and what."""
+        slices: dict[int, keys.Slices] = getattr(round_, self.kind)
+        return slices.get(self.plan.attempt, {}).get(index, ())
+
+
+class Work(Sliced):
+    """One attempt at a round's result."""
+
+    kind = "slices"
+
+    def __init__(
+        self,
+        signature: Signature,
+        number: int,
+        plan: Plan,
+        posted: Posted | None = None,
+        own: Own | None = None,
+        look: str | None = "",
+    ) -> None:
+        super().__init__(signature, number, plan, posted, own)
+        self.out: Flat = np.empty(signature.size, np.uint8)
+        self.look = look
+        """A digest of the looks that it follows; empty without any, None for whichever it is."""
+        self.looked: Looked | None = None
+        """What updates are like, as far as it is known; None where the strategy does not ask."""
+        self.weights: list[float] | None = None
+        """What each included update counts for, once that is known."""
+
+    def follow(self, look: str) -> None:
+        """Begin anew by these looks."""
+        self.look, self.weights, self.is_checked = look, None, False
+        self.digests.clear()
+        self.made.clear()
+
+    def says(self, index: int) -> dict[str, str]:
+        """What a slice's metadata says of it, and which looks it follows."""
+        return {**super().says(index), **({"look": self.look} if self.look else {})}
+
+    def key(self, index: int, client: str, incarnation: keys.Incarnation, digest: str) -> str:
+        """Where a slice stands."""
+        digest = f"{digest}-{self.look}" if self.look else digest
+        return super().key(index, client, incarnation, digest)
+
+    def listed(self, index: int, round_: Round) -> Sequence[Made]:
+        """Who is said to have made a slice that follows the same looks, and what."""
+        listed = super().listed(index, round_)
+        return listed if self.look is None else [m for m in listed if m.look == self.look]
 
 
 class Makers:
@@ -89,12 +141,12 @@ class Makers:
         self._forgers: set[tuple[str, keys.Incarnation]] = set()
         self._forged: set[str] = set()
 
-    def of(self, work: Work, index: int, round_: Round) -> list[Made]:
+    def of(self, work: Sliced, index: int, round_: Round) -> list[Made]:
         """A slice as it is said to be: by its owner first, and not by strangers."""
         owner, member = work.plan.updates[index].client, self._member
         makers = [
             made
-            for made in round_.slices.get(work.plan.attempt, {}).get(index, ())
+            for made in work.listed(index, round_)
             if made.key not in self._forged
             and self._admits(made.client)
             and not member.rejects(made.key)
@@ -113,7 +165,7 @@ class Makers:
             return makers[0]
         return next((m for m in makers if (m.client, m.incarnation) not in self._forgers), None)
 
-    def name_forgers(self, work: Work, index: int, round_: Round) -> None:
+    def name_forgers(self, work: Sliced, index: int, round_: Round) -> None:
         """Name who made a slice that comes out otherwise, and believe its maker nothing more."""
         member = self._member
         for made in self.of(work, index, round_):
