@@ -84,11 +84,11 @@ def test_sigma_is_what_the_promise_needs(epsilon: float, delta: float) -> None:
 
 def test_what_makes_no_sense_is_refused() -> None:
     for size in (0.0, -1.0, math.inf, math.nan):
-        with pytest.raises(PrivacyError, match="above 0 and finite"):
+        with pytest.raises(PrivacyError, match="size= is a number above 0"):
             Cost("laplace", size)
-    with pytest.raises(PrivacyError, match="laplace, gaussian or pure"):
+    with pytest.raises(PrivacyError, match="'laplace', 'gaussian' or 'pure'"):
         Cost("exponential", 1.0)  # type: ignore[arg-type]
-    with pytest.raises(PrivacyError, match="delta within"):
+    with pytest.raises(PrivacyError, match="delta= is a number above 0 and below 1"):
         sigma_for(1.0, 0.0)
 
 

@@ -118,7 +118,7 @@ def test_restoring_forgets_what_was_before() -> None:
 
 
 def test_what_makes_no_sense_is_refused() -> None:
-    with pytest.raises(PrivacyError, match="a budget is an epsilon above 0"):
+    with pytest.raises(PrivacyError, match="budget= is a number above 0"):
         Ledger(3, budget=0.0)
-    with pytest.raises(PrivacyError, match="delta is a probability"):
+    with pytest.raises(PrivacyError, match="delta= is a number of at least 0 and below 1"):
         Ledger(3, delta=1.0)

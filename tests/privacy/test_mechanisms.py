@@ -230,5 +230,5 @@ def test_what_cannot_be_hidden_is_refused() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(make: Callable[[], object]) -> None:
-    with pytest.raises(PrivacyError, match="above 0 and finite"):
+    with pytest.raises(PrivacyError, match="= is a number above 0, not"):
         make()

@@ -16,8 +16,9 @@ from torch import nn
 import hubless
 from hubless import errors
 from hubless.data import Population
+from hubless.privacy.accounting import Cost, composed, sigma_for
 from hubless.privacy.ledger import Ledger
-from hubless.privacy.mechanisms import Count, Laplace
+from hubless.privacy.mechanisms import Count, Gaussian, Laplace, SparseVector
 from hubless.select import (
     Active,
     Activity,
@@ -382,6 +383,46 @@ CALLS: dict[str, tuple[Callable[[], object], str]] = {
     "weighted text": (call(Weighted, "heavy"), "weights="),
     "weighted table": (call(Weighted, [[1.0, 2.0]]), "weights="),
     "weighted nan": (call(Weighted, [1.0, NAN]), "weight"),
+    "laplace epsilon text": (call(Laplace, "1", 4.0), "epsilon="),
+    "laplace epsilon True": (call(Laplace, True, 4.0), "epsilon="),
+    "laplace epsilon 0": (call(Laplace, 0, 4.0), "epsilon="),
+    "laplace clip None": (call(Laplace, 1.0, None), "clip="),
+    "laplace clip inf": (call(Laplace, 1.0, INF), "clip="),
+    "gaussian sigma text": (call(Gaussian, "1", 4.0), "sigma="),
+    "gaussian sigma -1": (call(Gaussian, -1.0, 4.0), "sigma="),
+    "gaussian clip nan": (call(Gaussian, 1.0, NAN), "clip="),
+    "gaussian promising a text": (call(Gaussian.promising, "1", 1e-6, 4.0), "epsilon="),
+    "gaussian promising surely": (call(Gaussian.promising, 1.0, 0, 4.0), "delta="),
+    "count epsilon text": (call(Count, "2"), "epsilon="),
+    "count epsilon True": (call(Count, True), "epsilon="),
+    "sparse of a class": (call(SparseVector, Count, 1.0, 40.0), "fresh="),
+    "sparse of a number": (call(SparseVector, 1.0, 1.0, 40.0), "fresh="),
+    "sparse of itself": (
+        lambda: SparseVector(cast(Any, SparseVector(Count(1.0), 1.0, 40.0)), 1.0, 40.0),
+        "fresh=",
+    ),
+    "sparse epsilon text": (call(SparseVector, Count(1.0), "1", 40.0), "epsilon="),
+    "sparse threshold 0": (call(SparseVector, Count(1.0), 1.0, 0), "threshold="),
+    "ledger clients text": (call(Ledger, "3"), "clients="),
+    "ledger clients -1": (call(Ledger, -1), "clients="),
+    "ledger clients 2.0": (call(Ledger, 2.0), "clients="),
+    "ledger budget text": (call(Ledger, 3, budget="1"), "budget="),
+    "ledger budget 0": (call(Ledger, 3, budget=0), "budget="),
+    "ledger budget True": (call(Ledger, 3, budget=True), "budget="),
+    "ledger budget nan": (call(Ledger, 3, budget=NAN), "budget="),
+    "ledger delta text": (call(Ledger, 3, delta="0"), "delta="),
+    "ledger delta 1": (call(Ledger, 3, delta=1), "delta="),
+    "ledger delta None": (call(Ledger, 3, delta=None), "delta="),
+    "spent at a text": (call(Ledger(3).spent, "0"), "delta="),
+    "spent at 2": (call(Ledger(3).spent, 2), "delta="),
+    "cost of another kind": (call(Cost, "exponential", 1.0), "kind="),
+    "cost of a text": (call(Cost, "laplace", "1"), "size="),
+    "cost of True": (call(Cost, "pure", True), "size="),
+    "composed at a text": (call(composed, ((Cost("pure", 1.0), 1),), "0"), "delta="),
+    "composed at 2": (call(composed, ((Cost("pure", 1.0), 1),), 2.0), "delta="),
+    "composed -1 times": (call(composed, ((Cost("pure", 1.0), -1),), 0.0), "times="),
+    "sigma for a text": (call(sigma_for, "1", 1e-6), "epsilon="),
+    "sigma for nan": (call(sigma_for, 1.0, NAN), "delta="),
 }
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from hubless.checks import number, one_of, whole
 from hubless.errors import HublessError, PrivacyError
 
 _STEPS = 100
@@ -33,11 +34,8 @@ class Cost:
     size: float
 
     def __post_init__(self) -> None:
-        if self.kind not in ("laplace", "gaussian", "pure"):
-            raise PrivacyError(f"a cost is laplace, gaussian or pure, not {self.kind}")
-        if not 0 < self.size < math.inf:
-            named = "sigma" if self.kind == "gaussian" else "epsilon"
-            raise PrivacyError(f"{named} is above 0 and finite, not {self.size}")
+        one_of("kind", self.kind, ("laplace", "gaussian", "pure"), error=PrivacyError)
+        number("size", self.size, above=0, error=PrivacyError)
 
 
 @lru_cache(maxsize=65536)
@@ -59,6 +57,9 @@ def composed(spent: tuple[tuple[Cost, int], ...], delta: float) -> float:
     >>> bool(composed(((a, 1000),), 1e-6) < 20)
     True
     """
+    number("delta", delta, least=0, below=1, error=PrivacyError)
+    for _, times in spent:
+        whole("times", times, least=0, error=PrivacyError)
     spent = tuple((cost, times) for cost, times in spent if times)
     if not spent:
         return 0.0
@@ -125,6 +126,6 @@ def sigma_for(epsilon: float, delta: float) -> float:
         Balle and Wang, "Improving the Gaussian Mechanism for Differential Privacy", 2018, Theorem
         8.
     """
-    if not (0 < epsilon < math.inf and 0 < delta < 1):
-        raise PrivacyError(f"epsilon is above 0 and delta within (0, 1), not {epsilon} and {delta}")
+    number("epsilon", epsilon, above=0, error=PrivacyError)
+    number("delta", delta, above=0, below=1, error=PrivacyError)
     return float(_library().get_sigma_gaussian(epsilon, delta))

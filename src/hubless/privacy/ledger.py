@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from hubless.checks import number, whole
 from hubless.errors import PrivacyError
 from hubless.privacy.accounting import Cost, composed
 
@@ -59,12 +61,11 @@ class Ledger:
     withheld: NDArray[np.int32]
 
     def __init__(self, clients: int, *, budget: float | None = None, delta: float = 1e-6) -> None:
-        if budget is not None and not budget > 0:
-            raise PrivacyError(f"a budget is an epsilon above 0, not {budget}")
-        if not 0 <= delta < 1:
-            raise PrivacyError(f"delta is a probability below 1, not {delta}")
+        self._clients = whole("clients", clients, least=0, error=PrivacyError)
+        if budget is not None:
+            number("budget", budget, above=0, most=math.inf, error=PrivacyError)
+        number("delta", delta, least=0, below=1, error=PrivacyError)
         self.budget, self.delta = budget, delta
-        self._clients = clients
         self._columns: dict[str, NDArray[Any]] = {}
         self._paid: dict[Cost, NDArray[np.int32]] = {}
         self._most: set[tuple[int, ...]] = set()
@@ -114,7 +115,9 @@ class Ledger:
         Args:
             delta: At which delta; the ledger's own, unless given.
         """
-        at = self.delta if delta is None else delta
+        at = self.delta
+        if delta is not None:
+            at = number("delta", delta, least=0, below=1, error=PrivacyError)
         return max((self._epsilon(counts, at) for counts in self._most), default=0.0)
 
     def state(self) -> dict[str, NDArray[Any]]:

@@ -29,6 +29,7 @@ from typing import Protocol
 
 import numpy as np
 
+from hubless.checks import fitting, number
 from hubless.errors import DataError, PrivacyError
 from hubless.privacy.accounting import Cost, sigma_for
 from hubless.privacy.ledger import Floats, Ints, Ledger, Mask
@@ -152,7 +153,7 @@ class Laplace(_Clipped):
     clip: float
 
     def __post_init__(self) -> None:
-        _check(epsilon=self.epsilon, clip=self.clip)
+        _check(self, "epsilon", "clip")
 
     @property
     def cost(self) -> Cost:
@@ -188,7 +189,7 @@ class Gaussian(_Clipped):
     clip: float
 
     def __post_init__(self) -> None:
-        _check(sigma=self.sigma, clip=self.clip)
+        _check(self, "sigma", "clip")
 
     @classmethod
     def promising(cls, epsilon: float, delta: float, clip: float) -> Gaussian:
@@ -233,7 +234,7 @@ class Count(Additive):
     epsilon: float
 
     def __post_init__(self) -> None:
-        _check(epsilon=self.epsilon)
+        _check(self, "epsilon")
 
     @property
     def sensitivity(self) -> float:
@@ -299,7 +300,10 @@ class SparseVector:
     threshold: float
 
     def __post_init__(self) -> None:
-        _check(epsilon=self.epsilon, threshold=self.threshold)
+        fits = isinstance(self.fresh, Additive)
+        takes = "how a fresh number is reported, such as Laplace(epsilon=1.0, clip=4.0)"
+        fitting("fresh", self.fresh, fits, takes, error=PrivacyError)
+        _check(self, "epsilon", "threshold")
 
     @property
     def cost(self) -> Cost:
@@ -353,10 +357,9 @@ class SparseVector:
         return np.rint(rng.laplace(0.0, scale * unit, size))
 
 
-def _check(**numbers: float) -> None:
-    for name, value in numbers.items():
-        if not 0 < value < math.inf:
-            raise PrivacyError(f"{name} is above 0 and finite, not {value}")
+def _check(mechanism: Mechanism, *names: str) -> None:
+    for name in names:
+        number(name, getattr(mechanism, name), above=0, error=PrivacyError)
 
 
 def _refuse(clients: Ints, values: Floats) -> None:
