@@ -18,7 +18,7 @@ class FedAvgM(Strategy):
     has this without `lr`. With the default `lr` both are the same, and `momentum=0` is FedAvg.
 
     Args:
-        lr: The server's learning rate, at least 0. Below 1 the steps are damped. In the long run a
+        lr: The server's learning rate, above 0. Below 1 the steps are damped. In the long run a
             step is lr / (1 - momentum) times as long as one of FedAvg: lower `lr` where that
             diverges.
         momentum: How much of the last step is kept, in [0, 1). 0.9 averages over some ten rounds,
