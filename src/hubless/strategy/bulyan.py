@@ -1,4 +1,4 @@
-"""Bulyan: El Mhamdi et al., "The Hidden Vulnerability of Distributed Learning" (2018)."""
+"""El Mhamdi et al., "The Hidden Vulnerability of Distributed Learning in Byzantium" (2018)."""
 
 from __future__ import annotations
 
@@ -42,10 +42,6 @@ class Bulyan(Strategy):
     Args:
         hostile: The share of updates that may be anything, in [0, 0.5). More than a quarter changes
             nothing, and with fewer than seven updates f is 0.
-
-    Reference:
-        El Mhamdi, Guerraoui and Rouault, "The Hidden Vulnerability of Distributed Learning in
-        Byzantium", 2018.
     """
 
     def __init__(self, hostile: float = 0.2) -> None:

@@ -1,4 +1,4 @@
-"""Centred clipping: Karimireddy et al., "Learning from History" (2021), algorithm 2."""
+"""Karimireddy et al., "Learning from History for Byzantine Robust Optimization" (2021), alg. 2."""
 
 from __future__ import annotations
 
@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from hubless.checks import whole
-from hubless.errors import StrategyError
 from hubless.strategy.base import Strategy
-from hubless.strategy.look import Column, Seen, check_radius
+from hubless.strategy.look import Column, Seen, check_iterations, check_radius
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 
@@ -25,7 +23,7 @@ class Clipped:
 
     def __post_init__(self) -> None:
         check_radius("radius", self.radius)
-        whole("iterations", self.iterations, least=1, error=StrategyError)
+        check_iterations(self.iterations)
 
     def __call__(self, seen: Seen) -> Column:
         weights = np.zeros(len(seen))
@@ -42,18 +40,10 @@ class CentredClipping(Strategy):
 
         v ← v + (1/n) · Σ (x_i - v) · min(1, radius / |x_i - v|)        v starts at x; repeated
 
-    Examples do not count. The paper clips the clients' momentum and starts from its last result;
-    here params are clipped, and x are the current ones.
-
     Args:
-        radius: How far one update may pull in a step, above 0, over all params. If not given it is
-            the median distance from v, found anew in every step. The paper fixes it.
-        iterations: How many steps, at least 1. The more radii the true mean is away from x, the
-            more are needed. They cost little.
-
-    Reference:
-        Karimireddy, He and Jaggi, "Learning from History for Byzantine Robust Optimization", 2021,
-        Algorithm 2.
+        radius: How far one update may pull in a step, above 0, over all params; if not given, the
+            median distance from v in that step. The paper fixes it, and clips clients' momentum.
+        iterations: Steps, at least 1. More are needed the more radii the true mean is away from x.
     """
 
     def __init__(self, radius: float | None = None, iterations: int = 3) -> None:

@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from hubless.checks import number, whole
-from hubless.errors import StrategyError
 from hubless.strategy.base import Strategy, Weighting
-from hubless.strategy.look import Column, Seen, check_among, shares
+from hubless.strategy.look import Column, Seen, check_among, check_iterations, check_length, shares
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import ByExamples
@@ -17,13 +13,7 @@ from hubless.strategy.weighting import ByExamples
 
 @dataclass(frozen=True)
 class Weiszfeld:
-    """Weights at which the weighted sum is nearly the geometric median of all updates.
-
-        v = Σ w_i · x_i
-        w_i ← a_i / max(smoothing, |x_i - v|), then scaled to sum to 1
-
-    The a_i come from `among`, and the w_i start from them.
-    """
+    """Weights at which the weighted sum is nearly the geometric median of all updates."""
 
     iterations: int
     smoothing: float
@@ -31,41 +21,29 @@ class Weiszfeld:
     look = "products"
 
     def __post_init__(self) -> None:
-        whole("iterations", self.iterations, least=1, error=StrategyError)
-        number("smoothing", self.smoothing, above=0, error=StrategyError)
+        check_iterations(self.iterations)
+        check_length("smoothing", self.smoothing)
         check_among(self.among)
 
     def __call__(self, seen: Seen) -> Column:
-        weights = given = shares(self.among(seen))
-        for _ in range(self.iterations):
-            weights = given / np.maximum(seen.distances_to(weights), self.smoothing)
-            weights = weights / weights.sum()
-        return weights
+        return seen.median(shares(self.among(seen)), self.iterations, self.smoothing)
 
 
 class GeometricMedian(Strategy):
     """The point with the least sum of distances to all updates: nearly half may be anything.
 
-        x ← the v with the least Σ a_i · |x_i - v|
-
-    a_i is the share that `weighting` gives update i. The smoothed Weiszfeld algorithm finds v.
+        x ← the v with the least Σ a_i · |x_i - v|        a_i: the share that `weighting` gives
 
     Args:
-        iterations: Steps of that algorithm, at least 1. They cost little.
+        iterations: Steps of the smoothed Weiszfeld algorithm, which finds v: at least 1. They cost
+            little.
         smoothing: The least distance that is divided by, above 0: small beside the usual ones.
         weighting: How much each distance counts; `ByExamples()` if not given, as in the paper. With
             `Equally()` a client gains nothing by claiming many examples.
-
-    Reference:
-        Pillutla, Kakade and Harchaoui, "Robust Aggregation for Federated Learning", 2022, Algorithm
-        2.
     """
 
     def __init__(
-        self,
-        iterations: int = 10,
-        smoothing: float = 1e-6,
-        weighting: Weighting | None = None,
+        self, iterations: int = 10, smoothing: float = 1e-6, weighting: Weighting | None = None
     ) -> None:
         among = weighting or ByExamples()
         super().__init__(Weiszfeld(iterations, smoothing, among), Mean(), Replace())

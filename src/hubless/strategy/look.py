@@ -73,6 +73,23 @@ class Seen:
         squared = self.norms**2 - 2.0 * along + (along * weights).sum()
         return np.asarray(np.sqrt(np.maximum(squared, 0.0)))
 
+    def median(self, given: Column, iterations: int, smoothing: float) -> Column:
+        """Weights at which the sum is nearly the geometric median; for the look "products".
+
+            v = Σ w_i · x_i
+            w_i ← a_i / max(smoothing, |x_i - v|), then scaled to sum to 1
+
+        Args:
+            given: The a_i, which sum to 1: how much each distance counts. The w_i start from them.
+            iterations: How many of these steps, which are Weiszfeld's.
+            smoothing: The least distance that is divided by.
+        """
+        weights = given
+        for _ in range(iterations):
+            weights = given / np.maximum(self.distances_to(weights), smoothing)
+            weights = weights / weights.sum()
+        return weights
+
     @property
     def _looked(self) -> Column:
         if self.products is None:
@@ -126,7 +143,17 @@ def check_chosen(hostile: float, keep: int | None, among: Any) -> None:
 def check_radius(name: str, radius: float | None) -> None:
     """Refuse a length that nothing is within; None is one that is found by looking."""
     if radius is not None:
-        number(name, radius, above=0, error=StrategyError)
+        check_length(name, radius)
+
+
+def check_length(name: str, length: float) -> None:
+    """Refuse a length of nothing."""
+    number(name, length, above=0, error=StrategyError)
+
+
+def check_iterations(iterations: int) -> None:
+    """Refuse no steps at all."""
+    whole("iterations", iterations, least=1, error=StrategyError)
 
 
 class Looking:
