@@ -42,6 +42,9 @@ CALLS: dict[str, Callable[[], Federation]] = {
     "where nothing": joining(None),
     "where empty": joining(""),
     "where unknown": joining("ftp://server/run"),
+    "where no bucket": joining("s3://"),
+    "where no bucket of Google": joining("gs:///run"),
+    "where no bucket of Azure": at(lambda: Bucket("az://", options={"account_name": "a"})),
     "where a query": joining("s3://bucket/run?x=1"),
     "bucket of a bucket": at(lambda: Bucket(Bucket(STORE))),  # type: ignore[arg-type]
     "patience -1": at(lambda: Bucket(STORE, patience=-1)),

@@ -83,6 +83,7 @@ class ObjectStore(Store):
         self, url: str, endpoint: str | None = None, options: Mapping[str, str] | None = None
     ) -> None:
         check_address(url)
+        _check_bucket(url)
         self.url = url.rstrip("/")
         _check_not_forked(self.url)
         config = {key.lower(): value for key, value in (options or {}).items()}
@@ -244,6 +245,16 @@ class ObjectStore(Store):
 
     def _translated(self, key: str, writing: bool = False) -> _Translated:
         return _Translated(self.url, key, writing, self._named)
+
+
+def _check_bucket(url: str) -> None:
+    """Refuse an address without a bucket, of which the library says something about its parser."""
+    scheme, _, rest = url.partition("://")
+    if not rest.partition("/")[0].strip():
+        raise StoreError(
+            f"{url} names no bucket: an address looks like {scheme}://bucket/folder, such as "
+            f"{scheme}://trials/run-1"
+        )
 
 
 class _Translated:
