@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from hubless.data.population import Population as Population
     from hubless.errors import HublessError as HublessError
     from hubless.federate.federation import Federation as Federation
-    from hubless.federate.join import join as join
+    from hubless.federate.joining import join as join
     from hubless.federate.pace import Anytime as Anytime
     from hubless.federate.pace import Rounds as Rounds
     from hubless.federate.picking.draw import Selection as Selection
@@ -90,7 +90,7 @@ _HOMES = {
     "Simulation": "simulate.simulation",
     "Strategy": "strategy.base",
     "Task": "train.task",
-    "join": "federate.join",
+    "join": "federate.joining",
 }
 
 __getattr__, __dir__ = exported(__name__, _HOMES)

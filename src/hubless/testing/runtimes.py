@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from hubless.federate.join import join
+from hubless.federate.joining import join
 from hubless.federate.pace import Rounds
 from hubless.store.memory import MemoryStore
 from hubless.strategy.base import Strategy
