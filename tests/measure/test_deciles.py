@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from hubless.data.population import Population
 from hubless.errors import DataError
-from hubless.measure.auc import auc
 from hubless.measure.clients import by_client, spread
 from hubless.measure.deciles import by_decile, decile_of, overall
 from hubless.measure.outcome import Outcome
+from hubless.measure.roc import auc
 
 
 def _deciles_one_by_one(utterances: list[int]) -> list[int]:

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from hubless.lazy import exported
 
 if TYPE_CHECKING:
-    from hubless.measure.auc import auc_by as auc_by
     from hubless.measure.clients import by_client as by_client
     from hubless.measure.clients import spread as spread
     from hubless.measure.deciles import by_decile as by_decile
@@ -29,12 +28,14 @@ if TYPE_CHECKING:
     from hubless.measure.rcp import over_sets as over_sets
     from hubless.measure.rcp import rcp_over_sets as rcp_over_sets
     from hubless.measure.rcp import relative_change as relative_change
+    from hubless.measure.roc import auc as auc
+    from hubless.measure.roc import auc_by as auc_by
 
-# `auc` is not among them: it would hide the module of its name, or be hidden by it
 _HOMES = {
     "Novelty": "novelty",
     "Outcome": "outcome",
-    "auc_by": "auc",
+    "auc": "roc",
+    "auc_by": "roc",
     "by_client": "clients",
     "by_decile": "deciles",
     "by_novelty": "novelty",

@@ -13,8 +13,8 @@ from hubless.data.index import Index, offsets_of
 from hubless.data.population import Population
 from hubless.errors import DataError
 from hubless.measure import groups, perplexity
-from hubless.measure.auc import auc_by
 from hubless.measure.groups import Floats, added, counted, numbers, refuse, whole
+from hubless.measure.roc import auc_by
 
 if TYPE_CHECKING:
     import polars

@@ -13,7 +13,7 @@ from hubless.data.population import Population
 from hubless.data.sources import chat, git
 from hubless.data.text import CODES, PAD, characters
 from hubless.errors import DataError, Diverged
-from hubless.measure.auc import auc
+from hubless.measure.roc import auc
 from hubless.simulate.evaluate import Evaluation
 from hubless.train.losses import binary_cross_entropy
 from hubless.train.task import Task

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
 from hubless.errors import DataError
-from hubless.measure.auc import auc, auc_by
+from hubless.measure.roc import auc, auc_by
 
 
 def _by_pairs(scores: list[float], labels: list[bool]) -> Fraction:
