@@ -63,8 +63,6 @@ PUBLIC = [
     "Task",
     "join",
 ]
-# packages that import what they export when it is asked for
-LAZY = ["hubless", *(f"hubless.{room}" for room in ("data", "measure", "select", "strategy"))]
 # kernels for GPUs need what torch brings along only for them
 NEEDS = {"hubless.train.layers.kernels": "triton"}
 MODULES = sorted(
@@ -72,6 +70,12 @@ MODULES = sorted(
     for module in pkgutil.walk_packages(hubless.__path__, f"{hubless.__name__}.")
     if module.name not in NEEDS or importlib.util.find_spec(NEEDS[module.name]) is not None
 )
+SOURCE = Path(str(hubless.__file__)).parent
+PACKAGES = [
+    ".".join(path.parent.parts[len(SOURCE.parts) - 1 :]) for path in SOURCE.rglob("__init__.py")
+]
+# packages that import what they export when it is asked for: those that people import from
+LAZY = sorted(name for name in PACKAGES if hasattr(importlib.import_module(name), "__all__"))
 
 
 def _imported(*arguments: str) -> set[str]:
@@ -112,13 +116,9 @@ def test_no_framework_is_imported_by_what_needs_none(arguments: tuple[str, ...])
     assert imported.isdisjoint(HEAVY)
 
 
-@pytest.mark.parametrize("room", ["data", "measure", "select", "strategy"])
+@pytest.mark.parametrize("room", LAZY)
 def test_a_room_is_looked_into_without_importing_what_it_exports(room: str) -> None:
-    assert "numpy" not in _imported("-c", f"import hubless.{room}")
-
-
-def test_importing_the_package_alone_does_not_even_import_numpy() -> None:
-    assert "numpy" not in _imported("-c", "import hubless")
+    assert "numpy" not in _imported("-c", f"import {room}")
 
 
 def test_what_is_watched_for_would_be_seen() -> None:
@@ -137,7 +137,23 @@ def test_every_exported_name_leads_somewhere(name: str) -> None:
     package = importlib.import_module(name)
     assert package.__all__ == dir(package) == sorted(package.__all__)
     for own in package.__all__:
-        assert getattr(package, own).__name__ == own
+        # what is neither a class nor a function may be called otherwise, or nothing
+        item = getattr(package, own)
+        assert not (inspect.isclass(item) or inspect.isfunction(item)) or item.__name__ == own
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_exports_what_it_has_or_is_a_command_or_a_docstring_alone(name: str) -> None:
+    folder = SOURCE.parent.joinpath(*name.split("."))
+    body = ast.parse((folder / "__init__.py").read_text(encoding="utf-8")).body
+    assert (name in LAZY) + (folder / "__main__.py").is_file() + (len(body) == 1) == 1
+
+
+@pytest.mark.parametrize("name", LAZY)
+def test_no_exported_name_is_that_of_a_module_beside_it(name: str) -> None:
+    package = importlib.import_module(name)
+    beside = {module.name for module in pkgutil.iter_modules(package.__path__)}
+    assert beside.isdisjoint(package.__all__)
 
 
 @pytest.mark.parametrize("name", LAZY)
@@ -167,12 +183,11 @@ def test_no_public_function_shares_a_packages_name() -> None:
 
 
 def test_a_class_name_means_one_thing_in_the_whole_package() -> None:
-    source = Path(str(hubless.__file__)).parent
     homes: dict[str, list[str]] = {}
-    for path in sorted(source.rglob("*.py")):
+    for path in sorted(SOURCE.rglob("*.py")):
         for node in ast.parse(path.read_text(encoding="utf-8")).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                homes.setdefault(node.name, []).append(path.relative_to(source).as_posix())
+                homes.setdefault(node.name, []).append(path.relative_to(SOURCE).as_posix())
     assert "simulate/simulation.py" in homes["Simulation"]
     twice = {name: files for name, files in homes.items() if len(files) > 1}
     assert not twice

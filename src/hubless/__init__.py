@@ -50,47 +50,4 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_HOMES = {
-    "Adam": "train.optimizers",
-    "AdamW": "train.optimizers",
-    "Adaptive": "federate.rounds.deadline",
-    "Anytime": "federate.pace",
-    "BestModel": "simulate.callbacks",
-    "Bucket": "store.bucket",
-    "Buffered": "simulate.times",
-    "Bulyan": "strategy.bulyan",
-    "CentredClipping": "strategy.centredclipping",
-    "Checkpoint": "simulate.callbacks",
-    "Devices": "simulate.times",
-    "EarlyStop": "simulate.callbacks",
-    "FedAdagrad": "strategy.fedadagrad",
-    "FedAdam": "strategy.fedadam",
-    "FedAsync": "strategy.fedasync",
-    "FedAvg": "strategy.fedavg",
-    "FedAvgM": "strategy.fedavgm",
-    "FedBuff": "strategy.fedbuff",
-    "FedMedian": "strategy.fedmedian",
-    "FedTrimmedMean": "strategy.fedtrimmedmean",
-    "FedYogi": "strategy.fedyogi",
-    "Federation": "federate.federation",
-    "GeometricMedian": "strategy.geometricmedian",
-    "HublessError": "errors",
-    "Krum": "strategy.krum",
-    "Local": "simulate.engine.machine",
-    "MultiKrum": "strategy.multikrum",
-    "NormBound": "strategy.normbound",
-    "Pace": "simulate.times",
-    "Participation": "federate.picking.participation",
-    "Population": "data.population",
-    "Ray": "simulate.engine.ray",
-    "Recipe": "train.recipe",
-    "Rounds": "federate.pace",
-    "SGD": "train.optimizers",
-    "Selection": "federate.picking.draw",
-    "Simulation": "simulate.simulation",
-    "Strategy": "strategy.base",
-    "Task": "train.task",
-    "join": "federate.joining",
-}
-
-__getattr__, __dir__ = exported(__name__, _HOMES)
+__getattr__, __dir__ = exported(__name__)

@@ -16,17 +16,6 @@ if TYPE_CHECKING:
     from hubless.data.partition import shards as shards
     from hubless.data.population import Population as Population
     from hubless.data.timeline import Timeline as Timeline
+    from hubless.data.timeline import instant as instant
 
-_HOMES = {
-    "Parts": "partition",
-    "Population": "population",
-    "Timeline": "timeline",
-    "by_column": "partition",
-    "dirichlet": "partition",
-    "iid": "partition",
-    "label_skew": "partition",
-    "lognormal_sizes": "partition",
-    "shards": "partition",
-}
-
-__getattr__, __dir__ = exported(__name__, _HOMES)
+__getattr__, __dir__ = exported(__name__)

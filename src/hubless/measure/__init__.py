@@ -31,22 +31,4 @@ if TYPE_CHECKING:
     from hubless.measure.roc import auc as auc
     from hubless.measure.roc import auc_by as auc_by
 
-_HOMES = {
-    "Novelty": "novelty",
-    "Outcome": "outcome",
-    "auc": "roc",
-    "auc_by": "roc",
-    "by_client": "clients",
-    "by_decile": "deciles",
-    "by_novelty": "novelty",
-    "decile_of": "deciles",
-    "over_sets": "rcp",
-    "overall": "deciles",
-    "perplexity_by": "perplexity",
-    "perplexity_of": "perplexity",
-    "rcp_over_sets": "rcp",
-    "relative_change": "rcp",
-    "spread": "clients",
-}
-
-__getattr__, __dir__ = exported(__name__, _HOMES)
+__getattr__, __dir__ = exported(__name__)

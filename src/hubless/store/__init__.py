@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING
 from hubless.lazy import exported
 
 if TYPE_CHECKING:
+    from hubless.store.base import Bytes as Bytes
+    from hubless.store.base import Entries as Entries
     from hubless.store.base import Entry as Entry
     from hubless.store.base import Store as Store
+    from hubless.store.base import check_key as check_key
+    from hubless.store.base import check_prefix as check_prefix
+    from hubless.store.base import is_key as is_key
     from hubless.store.bucket import Bucket as Bucket
+    from hubless.store.folder import FolderStore as FolderStore
+    from hubless.store.memory import MemoryStore as MemoryStore
+    from hubless.store.object import ObjectStore as ObjectStore
     from hubless.store.opening import open_store as open_store
+    from hubless.store.reliable import Reliable as Reliable
 
-_HOMES = {
-    "Bucket": "bucket",
-    "Entry": "base",
-    "Store": "base",
-    "open_store": "opening",
-}
-
-__getattr__, __dir__ = exported(__name__, _HOMES)
+__getattr__, __dir__ = exported(__name__)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from hubless.lazy import exported
 
 if TYPE_CHECKING:
+    from hubless.testing.faults import Faulty as Faulty
+    from hubless.testing.metered import Metered as Metered
     from hubless.testing.reference import State as State
     from hubless.testing.reference import Update as Update
     from hubless.testing.reference import aggregate as aggregate
@@ -14,13 +16,4 @@ if TYPE_CHECKING:
     from hubless.testing.stores import StoreContract as StoreContract
     from hubless.testing.strategies import StrategyContract as StrategyContract
 
-_HOMES = {
-    "SelectorContract": "selectors",
-    "State": "reference",
-    "StoreContract": "stores",
-    "StrategyContract": "strategies",
-    "Update": "reference",
-    "aggregate": "reference",
-}
-
-__getattr__, __dir__ = exported(__name__, _HOMES)
+__getattr__, __dir__ = exported(__name__)
