@@ -16,7 +16,7 @@ from hubless.data import Timeline
 from hubless.data.sources import fleet
 from hubless.measure import Outcome, by_decile
 from hubless.select import Activity, AtMost
-from hubless.train.losses import accuracy
+from hubless.train import accuracy
 
 WORDS, ROUNDS = 256, 30
 

@@ -11,8 +11,8 @@ import torch
 
 import hubless
 from hubless.select import Roster, Selector, selector
-from hubless.simulate.times import lognormal
-from hubless.train.losses import accuracy
+from hubless.simulate import lognormal
+from hubless.train import accuracy
 
 
 @selector

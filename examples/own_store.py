@@ -17,7 +17,7 @@ import numpy as np
 
 import hubless
 from hubless.errors import AlreadyExists, NotFound, WrongSize
-from hubless.store.base import Bytes, Entry, Store, check_key, check_prefix
+from hubless.store import Bytes, Entry, Store, check_key, check_prefix
 
 
 class SqliteStore(Store):

@@ -12,10 +12,8 @@ import numpy as np
 import torch
 
 import hubless
-from hubless.strategy.look import Column, Seen
-from hubless.strategy.optimizers import Momentum
-from hubless.strategy.reducers import TrimmedMean
-from hubless.train.losses import accuracy
+from hubless.strategy import Column, Momentum, Seen, TrimmedMean
+from hubless.train import accuracy
 
 
 @dataclass(frozen=True)

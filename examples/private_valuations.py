@@ -10,10 +10,9 @@ import numpy as np
 import torch
 
 import hubless
-from hubless.privacy.ledger import Ledger
-from hubless.privacy.mechanisms import Laplace
+from hubless.privacy import Laplace, Ledger
 from hubless.select import Active, Selector, Uniform
-from hubless.train.losses import accuracy
+from hubless.train import accuracy
 
 CLIENTS, BUDGET = 100, 10.0
 BY_LOSS = Active(alpha2=0.5)

@@ -11,7 +11,7 @@ import torch
 
 import hubless
 from hubless.select import Active, Activity, Selector
-from hubless.train.losses import accuracy
+from hubless.train import accuracy
 
 CLIENTS, KINDS, TARGET, ROUNDS = 200, 6, 0.7, 40
 SELECTORS: dict[str, Selector | None] = {

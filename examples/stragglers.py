@@ -10,8 +10,8 @@ import numpy as np
 import torch
 
 import hubless
-from hubless.simulate.times import lognormal
-from hubless.train.losses import accuracy
+from hubless.simulate import lognormal
+from hubless.train import accuracy
 
 TARGET = 0.93
 DEVICES = hubless.Devices(

@@ -71,11 +71,19 @@ MODULES = sorted(
     if module.name not in NEEDS or importlib.util.find_spec(NEEDS[module.name]) is not None
 )
 SOURCE = Path(str(hubless.__file__)).parent
+ROOT = SOURCE.parents[1]
 PACKAGES = [
     ".".join(path.parent.parts[len(SOURCE.parts) - 1 :]) for path in SOURCE.rglob("__init__.py")
 ]
 # packages that import what they export when it is asked for: those that people import from
 LAZY = sorted(name for name in PACKAGES if hasattr(importlib.import_module(name), "__all__"))
+# what people are shown: pages, examples, and what `hubless new` writes
+SHOWN = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+    *sorted((ROOT / "examples").glob("*.py")),
+    *sorted((SOURCE / "cli" / "templates").glob("*.py")),
+]
 
 
 def _imported(*arguments: str) -> set[str]:
@@ -154,6 +162,34 @@ def test_no_exported_name_is_that_of_a_module_beside_it(name: str) -> None:
     package = importlib.import_module(name)
     beside = {module.name for module in pkgutil.iter_modules(package.__path__)}
     assert beside.isdisjoint(package.__all__)
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_people_are_shown_is_imported_from_where_it_is_exported(path: Path) -> None:
+    imports = re.compile(r"^from (hubless[\w.]*) import (\([^)]*\)|.*)", re.MULTILINE)
+    for home, names in imports.findall(path.read_text(encoding="utf-8")):
+        for name in re.findall(r"\w+", re.sub(r"#.*| as \w+", "", names)):
+            # the vocabulary has no packages, and a source is a module
+            word = home.count(".") == 1 and home not in PACKAGES
+            source = home == "hubless.data.sources" and f"{home}.{name}" in MODULES
+            assert word or source or name in importlib.import_module(home).__all__, (home, name)
+
+
+@pytest.mark.parametrize("path", SHOWN, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_what_pages_lead_to_is_exported(path: Path) -> None:
+    text = path.read_text(encoding="utf-8")
+    for place in re.findall(r"\]\[(hubless[\w.]+)\]|^::: (hubless[\w.]+)", text, re.MULTILINE):
+        names = "".join(place).split(".")
+        home = next(m for n in range(len(names), 0, -1) if (m := ".".join(names[:n])) in MODULES)
+        above = [room for room in LAZY[1:] if home.startswith(f"{room}.")]
+        # modules as a whole, and those of the vocabulary and of studies, lead to no export
+        if home == ".".join(names) or not above:
+            continue
+        # a source is a module
+        if above[-1] == "hubless.data.sources" and not home.endswith(".base"):
+            continue
+        exported = getattr(importlib.import_module(above[-1]), names[home.count(".") + 1])
+        assert exported is getattr(importlib.import_module(home), names[home.count(".") + 1])
 
 
 @pytest.mark.parametrize("name", LAZY)

@@ -18,7 +18,7 @@ class AtMost:
         selector: The selector that may fall short. Wrap it where a run should rather go on with a
             smaller cohort than stop, such as `Heavy` where devices come and go.
 
-    >>> from hubless.select.uniform import Uniform
+    >>> from hubless.select import Uniform
     >>> AtMost(Uniform())(Roster([5, 5]), 10, np.random.default_rng(0))
     array([0, 1])
     """

@@ -64,17 +64,17 @@ _OPTIONAL: dict[str, tuple[Callable[[Any], bool], str, type[HublessError]]] = {
     ),
     "value": (
         lambda given: isinstance(given, GradientNorm | UpdateNorm) or takes(given, 4),
-        "what training a client is worth, such as hubless.train.values.MeanLoss()",
+        "what training a client is worth, such as hubless.train.MeanLoss()",
         SelectionError,
     ),
     "private": (
         lambda given: hasattr(given, "report"),
-        "a mechanism, such as hubless.privacy.mechanisms.Count(epsilon=1.0)",
+        "a mechanism, such as hubless.privacy.Count(epsilon=1.0)",
         PrivacyError,
     ),
     "ledger": (
         lambda given: isinstance(given, Ledger),
-        "a ledger, such as hubless.privacy.ledger.Ledger(clients, budget=2.0)",
+        "a ledger, such as hubless.privacy.Ledger(clients, budget=2.0)",
         PrivacyError,
     ),
     "engine": (

@@ -112,7 +112,7 @@ class Simulation:
         name: What the run is called in its events.
 
     >>> from torch import nn
-    >>> from hubless.train.optimizers import SGD
+    >>> from hubless.train import SGD
     >>> rng = np.random.default_rng(0)
     >>> x = rng.standard_normal((200, 4), dtype=np.float32)
     >>> people = Population.by({"x": x, "y": (x[:, 0] > 0).astype(int)}, np.arange(200) % 20)

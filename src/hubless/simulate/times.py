@@ -76,7 +76,7 @@ class Devices:
         availability: The share of rounds in which a client can be reached, 0 to 1, drawn anew in
             each round. If not given everybody always can.
 
-    >>> from hubless.simulate.times import Devices, constant, uniform
+    >>> from hubless.simulate import Devices, constant, uniform
     >>> devices = Devices(speed=constant(50.0), availability=uniform(0.1, 0.9))
     """
 
@@ -86,7 +86,7 @@ class Devices:
     availability: Draw | None = None
 
     def __post_init__(self) -> None:
-        meant = "a function of (rng, clients), such as hubless.simulate.times.lognormal(100.0)"
+        meant = "a function of (rng, clients), such as hubless.simulate.lognormal(100.0)"
         for name in ("speed", "down", "up"):
             draw = getattr(self, name)
             fitting(name, draw, takes(draw, 2), meant, error=SelectionError)

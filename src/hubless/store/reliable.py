@@ -56,7 +56,7 @@ class Reliable(Wrapping):
         counts for all threads that use this store meanwhile. Of blocks in one another the
         tightest wins.
 
-        >>> from hubless.store.memory import MemoryStore
+        >>> from hubless.store import MemoryStore
         >>> store = Reliable(MemoryStore(), patience=60)
         >>> with store.within(seconds=5):
         ...     store.list("")

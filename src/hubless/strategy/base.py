@@ -25,7 +25,7 @@ class Weighting(Protocol):
     with the current version; without it they may have any scale. Make it a frozen dataclass:
     members of a federation compare strategies by their text.
 
-    >>> from hubless.strategy.fedavg import FedAvg
+    >>> from hubless.strategy import FedAvg
     >>> @dataclass(frozen=True)
     ... class ByRoot:
     ...     def __call__(self, seen: Seen) -> Column:
@@ -101,8 +101,8 @@ class ServerOptimizer(Protocol):
 
 
 _PARTS = (
-    ("reducer", "finish", "a reducer, such as hubless.strategy.reducers.Mean()"),
-    ("optimizer", "apply", "a server optimizer, such as hubless.strategy.optimizers.Replace()"),
+    ("reducer", "finish", "a reducer, such as hubless.strategy.Mean()"),
+    ("optimizer", "apply", "a server optimizer, such as hubless.strategy.Replace()"),
 )
 
 
@@ -124,15 +124,13 @@ class Strategy:
         optimizer: The step towards the reduced params: see `hubless.strategy.optimizers`. `Replace`
             goes all the way.
 
-    >>> from hubless.strategy.fedavg import FedAvg
+    >>> from hubless.strategy import FedAvg
     >>> FedAvg().weights(examples=[3, 1], staleness=[0, 0])
     array([0.75, 0.25])
 
     The median of all updates, approached with Adam:
 
-    >>> from hubless.strategy.optimizers import ServerAdam
-    >>> from hubless.strategy.reducers import Median
-    >>> from hubless.strategy.weighting import Equally
+    >>> from hubless.strategy import Equally, Median, ServerAdam
     >>> robust = Strategy(Equally(), Median(), ServerAdam(lr=0.01))
     >>> updates = [np.array([1.0]), np.array([2.0]), np.array([900.0])]
     >>> robust.fold(updates, [1 / 3] * 3, current=None)

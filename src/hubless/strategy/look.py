@@ -128,7 +128,7 @@ def check_share(share: float) -> None:
 
 def check_among(among: Any) -> None:
     """Refuse what cannot weigh updates."""
-    takes = "a weighting, such as hubless.strategy.weighting.Equally()"
+    takes = "a weighting, such as hubless.strategy.Equally()"
     fitting("weighting", among, callable(among), takes, error=StrategyError)
 
 

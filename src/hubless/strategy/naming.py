@@ -31,7 +31,7 @@ def parse(text: str) -> Strategy | None:
 
     Nothing is evaluated: names are looked up in this package, and values are plain constants.
 
-    >>> from hubless.strategy.fedavg import FedAvg
+    >>> from hubless.strategy import FedAvg
     >>> parse(repr(FedAvg())) == FedAvg()
     True
     """

@@ -42,7 +42,7 @@ class Capped:
     Args:
         most: The number of examples from which on more of them do not count, above 0.
 
-    >>> from hubless.strategy.fedavg import FedAvg
+    >>> from hubless.strategy import FedAvg
     >>> FedAvg(Capped(100)).weights(examples=[5000, 100], staleness=[0, 0])
     array([0.5, 0.5])
     """
@@ -103,7 +103,7 @@ class ByStaleness:
     Args:
         decay: The function s of an update's age in versions.
 
-    >>> from hubless.strategy.fedavg import FedAvg
+    >>> from hubless.strategy import FedAvg
     >>> FedAvg(ByStaleness(Decay())).weights(examples=[10, 10], staleness=[0, 3]).round(2)
     array([0.67, 0.33])
     """

@@ -13,7 +13,7 @@ from hubless.store.wrapping import Wrapping
 class Metered(Wrapping):
     """Wraps a store and counts what passes.
 
-    >>> from hubless.store.memory import MemoryStore
+    >>> from hubless.store import MemoryStore
     >>> store = Metered(MemoryStore())
     >>> store.put("a", [b"12345"])
     >>> store.requests["put"], store.bytes_up

@@ -11,7 +11,7 @@ import torch
 import hubless
 from hubless.data import iid, lognormal_sizes
 from hubless.select import Activity, Selector, Uniform
-from hubless.train.losses import accuracy
+from hubless.train import accuracy
 
 CLIENTS, EXAMPLES, FEATURES = 200, 20_000, 20
 ROUNDS = 40

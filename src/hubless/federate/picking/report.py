@@ -44,7 +44,7 @@ class Reporter:
     `lives`, whose last write may still be on its way. The larger of both holds: who runs the
     bucket can delete traces, and a disk may be lost.
 
-    >>> from hubless.privacy.mechanisms import Count
+    >>> from hubless.privacy import Count
     >>> reporter = Reporter(Count(epsilon=0.5), shared=2, lives=1)
     >>> round(reporter.epsilon, 3)
     1.5
