@@ -146,7 +146,9 @@ def main() -> None:
                 seconds = contender.steps[-1]["seconds"]
                 print(f"round {number}/{args.rounds}  {name:16} {seconds:7.3f} s", flush=True)
         unchanged = {name: c.ask("member", 0) for name, c in running.items()}
-        in_rounds = {name: c for name, c in running.items() if name in ("hubless", "before")}
+        in_rounds = {
+            name: c for name, c in running.items() if name in ("hubless", "before", *args.look)
+        }
         for _ in range(3 if args.before else 1):
             for contender in in_rounds.values():
                 contender.play_rounds()
@@ -199,6 +201,9 @@ def main() -> None:
                 result |= {f"{strategy}_step_over_plain": seconds}
                 models = running[strategy].memory / (4 * args.params)
                 result |= {f"{strategy}_models_of_memory_above_its_own": models}
+                result |= {
+                    f"{strategy}_sync_models_per_member": running[strategy].of_rounds("down")
+                }
         else:
             theirs = running["flwr-serverless"]
             result |= {
