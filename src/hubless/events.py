@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import logging
 import math
@@ -129,7 +130,10 @@ class Waiting(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Late(Event):
-    """A round was closed without this member, which delivers in the next one it has a part in."""
+    """A round was closed without this member, which delivers in the next one it has a part in.
+
+    Of several rounds that went by since its last call, it is the last one.
+    """
 
     round: int
     level = logging.WARNING
@@ -137,11 +141,12 @@ class Late(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Closed(Event):
-    """A synchronous round is complete."""
+    """A synchronous round is complete; `missing` are those it was to include, and went without."""
 
     round: int
     included: list[str]
     seconds: float
+    missing: list[str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -279,7 +284,7 @@ def listening(listener: Listener) -> Iterator[None]:
 def listeners_of(events: Listeners) -> list[Listener]:
     """What a run is told with `events=`, as a list: listeners, and files that they are to write."""
     each: list[Any] = [events]
-    if isinstance(events, Iterable) and not isinstance(events, str | Path | Mapping):
+    if isinstance(events, Iterable) and not isinstance(events, str | Path | Mapping | io.IOBase):
         each = list(events)
     takes = "a function that is called with each event, a file for them, or a list of these"
     for one in each:

@@ -85,8 +85,12 @@ class Site:
         return self.member.step({"w": np.ones(4)}, examples=1)
 
 
-def delivered(store: MemoryStore, number: int) -> int:
-    return len(store.list(f"rounds/{number:08d}/updates/"))
+def is_waited_for(store: MemoryStore, number: int, delivered: int) -> bool:
+    """Whether a round is open that so many have delivered for: time passes only then."""
+    keys = [entry.key for entry in store.list(f"rounds/{number:08d}/")]
+    return sum("/updates/" in key for key in keys) == delivered and not any(
+        "/plan-" in key for key in keys
+    )
 
 
 def test_who_is_late_is_waited_for_a_little_longer_than_rounds_take() -> None:
@@ -98,11 +102,13 @@ def test_who_is_late_is_waited_for_a_little_longer_than_rounds_take() -> None:
         a, b, _ = sites
         began = a.clock.seconds, b.clock.seconds
         for site in (a, b):
-            site.clock.may_pass = lambda: delivered(store, 4) == 2
+            site.clock.may_pass = lambda: is_waited_for(store, 4, delivered=2)
         list(pool.map(Site.step, (a, b)))
     closed = [event for event in a.said if isinstance(event, events.Closed)]
     assert closed[-1].included == ["a", "b"]
-    waited = min(now.clock.seconds - then for now, then in zip((a, b), began, strict=True))
+    assert closed[-1].missing == ["c"]
+    # the one of the two who closes the round has waited longer
+    waited = max(now.clock.seconds - then for now, then in zip((a, b), began, strict=True))
     # 10 s of training, 3 s more, and the pauses between looks
     assert 13 <= waited < 16
 

@@ -184,7 +184,7 @@ def test_finds_what_is_made_jointly_and_believed(joint: type[Results | Looks]) -
         mock.patch.object(joint, "contradicted", uncontradicted),
         mock.patch("tests.support.schedules.synchronous.LOOK", float(joint is Looks)),
     ):
-        assert "without a word" in found(run_hostile_sync, 400)
+        assert "without a word" in found(run_hostile_sync, 2000)
 
 
 def test_finds_plans_that_may_leave_out_whom_they_like() -> None:
@@ -192,7 +192,7 @@ def test_finds_plans_that_may_leave_out_whom_they_like() -> None:
         return True
 
     with mock.patch.object(Completing, "is_bad", trusting):
-        assert "more than one way" in found(run_hostile_sync, 50)
+        assert found(run_hostile_sync, 50)
 
 
 def test_finds_plans_that_are_all_believed() -> None:

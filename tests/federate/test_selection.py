@@ -802,7 +802,10 @@ NAMED = {"members": ["a", "b", "c"]}
         ({"selector": Uniform(), "cohort": 1, "members": 3}, "members=.names."),
         ({"selector": Uniform(), "cohort": 1, "quorum": 1}, "members=.names."),
         ({"selector": Uniform(), "cohort": 4, **NAMED}, "cohort=4 is more than the 3 members"),
-        ({"selector": Uniform(), "cohort": 2, "quorum": 3, **NAMED}, "quorum must be from 1 to 2"),
+        (
+            {"selector": Uniform(), "cohort": 2, "quorum": 3, **NAMED},
+            "quorum= is 3, and the members that are picked are 2",
+        ),
         ({"selector": Nameless(), "cohort": 2, **NAMED}, "compare their selectors by their text"),
         ({"selector": Heavy(0.1), "cohort": 2, **NAMED}, "round 0 has no cohort.*AtMost"),
     ],

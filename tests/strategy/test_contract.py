@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import ml_dtypes
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from hubless.params import scaled, to_numpy
 from hubless.strategy import Strategy, kinds
+from hubless.strategy.look import Seen
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.weighting import ByStaleness, Capped, Decay, Equally
 from hubless.testing import StrategyContract, Update, aggregate
@@ -60,8 +61,20 @@ class TestEveryNamedStrategy(StrategyContract):
         return FOUND[request.param]()
 
 
+@dataclass(frozen=True)
+class Nearby:
+    """The further an update has gone, the less it counts."""
+
+    look: Literal["norms", "products"]
+
+    def __call__(self, seen: Seen) -> Any:
+        return 1 / (1 + seen.norms**3)
+
+
 class TestAStrategyOfOnesOwnParts(StrategyContract):
-    @pytest.fixture(params=[Equally(), Capped(3), ByStaleness(Decay("hinge"))], ids=repr)
+    OWN = (Equally(), Capped(3), ByStaleness(Decay("hinge")), Nearby("norms"), Nearby("products"))
+
+    @pytest.fixture(params=OWN, ids=repr)
     def strategy(self, request: pytest.FixtureRequest) -> Strategy:
         return FOUND["FedAvg"](weighting=request.param)
 

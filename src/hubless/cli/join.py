@@ -62,7 +62,7 @@ def add_join(commands: Any) -> None:
         help="how many examples this site trains on: its weight (counted from its batches)",
     )
     add("--members", help="meet in rounds of so many, or of these: a,b,c; else nobody waits")
-    add("--quorum", type=_whole, metavar="N", help="in rounds, how many updates are enough late")
+    add("--quorum", type=_whole, metavar="N", help="how many are enough when it is late")
     add("--deadline", metavar="SECONDS", help="in rounds, how long to wait (600), or adaptive")
     add("--strategy", default="FedAvg", help="how updates are combined: FedAvg, FedAdam...")
     add(
@@ -213,10 +213,13 @@ def _pace(options: argparse.Namespace) -> Anytime | Rounds:
     members, seconds = options.members, options.deadline
     if members is None and options.quorum is None:
         if seconds is not None:
-            raise FederationError("--deadline goes with --members or --quorum: nobody waits else")
+            raise FederationError(
+                "--deadline goes with --members or --quorum: without them nobody waits"
+            )
         return hubless.Anytime()
     if members is not None:
-        members = int(members) if members.isdecimal() else members.split(",")
+        names = [name.strip() for name in members.split(",")]
+        members = int(members) if members.isdecimal() else names
     if seconds == "adaptive":
         return hubless.Rounds(members, options.quorum, hubless.Adaptive())
     try:
@@ -240,10 +243,9 @@ def _selection(options: argparse.Namespace) -> Selection | None:
 
 
 def _whole(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
-    return number
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no whole number of at least 1")
+    return int(text)
 
 
 def _say(line: str) -> None:

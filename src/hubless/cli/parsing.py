@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 from hubless.errors import HublessError
@@ -14,6 +15,8 @@ Handler = Callable[[argparse.Namespace], int]
 URL = "a folder, s3://bucket/run, gs://bucket/run, az://bucket/run"
 
 _BUCKETS = ("s3://", "gs://", "az://")
+_ALIKE = 0.87
+"""How like one of its own an option is that a command takes for a slip."""
 _SOLD_AS = {"sklearn": "scikit-learn"}
 """Packages that are installed under another name than they are imported by."""
 
@@ -74,8 +77,16 @@ class Command(argparse.ArgumentParser):
                 own.append(word)
                 words -= not word.startswith("-")
             else:
+                self._check_meant(name)
                 handed_on.append(word)
         return own, handed_on
+
+    def _check_meant(self, name: str) -> None:
+        """Refuse what looks like an option of this command's, misspelt; a script has its own."""
+        is_long = name.startswith("--") and name not in self._takes_value
+        near = get_close_matches(name, self._takes_value, 1, _ALIKE) if is_long else []
+        if near:
+            self.error(f"did you mean {near[0]}? To give the script {name}, write -- before it")
 
 
 def add_command(

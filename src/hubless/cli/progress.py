@@ -83,7 +83,8 @@ class Progress:
 def _in_rounds(event: Event) -> str | None:
     match event:
         case events.Closed():
-            return f"round {event.round} closed with {', '.join(event.included)}"
+            without = f", without {', '.join(event.missing)}" if event.missing else ""
+            return f"round {event.round} closed with {', '.join(event.included)}{without}"
         case events.Waiting():
             return f"round {event.round} waits for {', '.join(event.missing) or 'others'}"
         case events.Late():

@@ -127,9 +127,11 @@ class Agreement:
                 lines,
             )
         if self.mode != mine.mode:
+            ways = {"async": "at any time", "sync": "in rounds"}
             raise FederationError(
-                f"{where} runs in mode {self.mode!r}, this member asked for {mine.mode!r}: "
-                "use the same mode at every site"
+                f"members of {where} meet {ways[self.mode]}, this one {ways[mine.mode]}: give "
+                "every site the same pace, Anytime() or Rounds(...); on the command line, "
+                "--members or --quorum means rounds"
             )
         if self.mode == "sync" and (self.limit > mine.limit or self.outweigh > mine.outweigh):
             raise FederationError(

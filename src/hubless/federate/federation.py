@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 from numpy.typing import NDArray
 
 from hubless import events
+from hubless.checks import fitting
 from hubless.errors import FederationError, ParamsError, StoreError
 from hubless.federate import keys
 from hubless.federate.agreement import Agreement, read_agreement
@@ -124,7 +125,7 @@ class Federation:
 
     @property
     def mode(self) -> str:
-        """`async` or `sync`."""
+        """`async` where nobody waits, `sync` in rounds."""
         return self._mode.name
 
     @property
@@ -153,7 +154,7 @@ class Federation:
         """Share what was trained, take in what others did, and load the result back.
 
         A module is changed in place and returned; named arrays come back as a new dict. With
-        `every`, `participation` or `selector` set at join, a call may leave the model as it is.
+        `every` or `who` set at join, a call may leave the model as it is.
         `valuation` is what training this member is worth, for selectors that go by it.
         """
         self._check_open()
@@ -208,7 +209,7 @@ class Federation:
         """Share what was trained since the last time, and load what all have arrived at together.
 
         So what is saved now is the federation's model. Nothing is shared where nothing was trained;
-        `every` and `participation` do not matter. What is not said is as it was the last time.
+        `every` and `who` do not matter. What is not said is as it was the last time.
         """
         self._check_open()
         arrived = False
@@ -390,6 +391,8 @@ class Federation:
     def _report_of(
         self, examples: int, metrics: Mapping[str, float] | None, valuation: float | None
     ) -> Report:
+        takes = "numbers by name, such as {'loss': 0.5}"
+        fitting("metrics", metrics, isinstance(metrics or {}, Mapping), takes, error=ParamsError)
         noted = {name: float(value) for name, value in (metrics or {}).items()}
         if valuation is not None:
             valuation = finite(valuation)

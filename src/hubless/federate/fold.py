@@ -155,10 +155,15 @@ class Stored:
         return np.frombuffer(raw, np.uint8)
 
     def checked(self, part: Part, into: memoryview | None = None) -> Flat:
-        """The same, with finite and plausible values."""
+        """The same, with finite values, and plausible ones over a whole block.
+
+        A part of a block may go beyond what its mean may be. Whether an update is bad must not
+        depend on how much of it somebody reads at a time.
+        """
         flat = self.read(part, into)
+        limit = self.limit if part.whole else math.inf
         for block in part.blocks:
-            if trouble := implausible(self.signature, flat, part.start, block, self.limit):
+            if trouble := implausible(self.signature, flat, part.start, block, limit):
                 raise self.refused(trouble)
         return flat
 

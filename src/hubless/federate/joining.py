@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from hubless.checks import fitting
+from hubless.checks import shown
 from hubless.errors import FederationError
 from hubless.events import Listeners, listeners_of
 from hubless.federate.federation import Federation, Hookable
@@ -65,7 +65,7 @@ def join(
             counted from the batches that the module is called with if not given.
         every: Federate at every n-th step or call only.
         share: Patterns of parameter names to share (`["encoder.*"]`); the rest stays private.
-        private: A mechanism of `hubless.privacy.mechanisms` that the valuations of `step` pass
+        private: A mechanism of `hubless.privacy` that the valuations of `step` pass
             through before anybody sees them. What they cost goes by the events.
         ledger: With `private`, the file on this site's own disk that remembers what was given
             away over restarts; below `$HUBLESS_STATE` or `~/.local/state/hubless` if not given. A
@@ -73,9 +73,9 @@ def join(
             delete: one report for each update it is known to have shared, and one more for each
             predecessor. The larger of the two counts.
         limit: Peers' params with a larger root mean square are refused as diverged; a million if
-            not given. The stricter of this and the federation's counts.
+            not given. If the federation has a limit, too, the stricter one is used.
         outweigh: An update counts for at most this many times the median number of examples, as
-            a site can claim any number. The stricter of this and the federation's counts.
+            a site can claim any number. If the federation has another, the stricter one is used.
         events: A function that is called with each event, a file to which each is appended as a
             line of JSON, or a list of these.
         clock: What tells the time, for tests.
@@ -87,8 +87,8 @@ def join(
     array([1., 1.])
     """
     bucket, pace, clock = Bucket.at(where), pace or Anytime(), clock or SystemClock()
-    meant = "Anytime() or Rounds(members=...)"
-    fitting("pace", pace, isinstance(pace, Anytime | Rounds), meant, error=FederationError)
+    if not isinstance(pace, Anytime | Rounds):
+        raise FederationError(f"pace= takes Anytime() or Rounds(members=...), not {shown(pace)}")
     if model is not None:
         # nothing is written where there is nothing to share
         shared_names(model, share)

@@ -85,6 +85,12 @@ def steps_of(signature: Signature, blocks: Iterable[int]) -> list[Step]:
     ]
 
 
+def count_steps(signature: Signature, blocks: Iterable[int]) -> int:
+    """How many steps these blocks have."""
+    real = (block for i in blocks if is_real(block := signature.blocks[i]))
+    return sum(-(-(block.stop - block.start) // STEP) for block in real)
+
+
 def _room(look: Look, sources: int, store: Reliable) -> int:
     """How many bytes of an update are read at once; where all are compared, all are held."""
     held = store.request_bytes if look == "norms" else HELD_BYTES // sources

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from numbers import Integral
+from numbers import Integral, Real
 from typing import ClassVar, Literal
 
-from hubless.checks import number, one_of, texts, whole
+from hubless.checks import fitting, number, one_of, texts, whole
 from hubless.errors import FederationError
 from hubless.federate.asynchronous import Asynchronous
+from hubless.federate.keys import check_name
 from hubless.federate.member import Member
 from hubless.federate.rounds.closing import Quorum
 from hubless.federate.rounds.deadline import Adaptive
@@ -48,7 +49,7 @@ class Rounds:
 
     Args:
         members: How many members there are, or their names. Names are safer: strangers count for
-            nothing then, and a selector needs them.
+            nothing then, and a `Selection` needs them.
         quorum: How many updates are enough once the deadline has passed; all, if not given.
         deadline: Seconds to wait for the others, or an `Adaptive` one that follows how long
             rounds take.
@@ -68,20 +69,41 @@ class Rounds:
                 "rounds need to know whom to wait for: Rounds(members=...), a number or their "
                 "names, or quorum="
             )
+        count = self.quorum
         if isinstance(self.members, int | Integral):
-            whole("members", self.members, error=FederationError, least=1)
+            count = whole("members", self.members, error=FederationError, least=1)
         elif self.members is not None:
-            texts("members", self.members, "a number or the names", error=FederationError)
-            if twice := [name for name, n in Counter(self.members).items() if n > 1]:
-                raise FederationError(f"members= has {', '.join(twice)} more than once")
+            count = self._count_named(self.members)
         if self.quorum is not None:
             whole("quorum", self.quorum, error=FederationError, least=1)
-        if not isinstance(self.deadline, Adaptive):
-            number("deadline", self.deadline, error=FederationError, above=0, most=LONGEST)
-        elif self.quorum is None:
-            raise FederationError(
-                "an adaptive deadline says when a quorum is enough: give quorum=, too"
-            )
+            if count is not None and self.quorum > count:
+                raise FederationError(
+                    f"quorum= is {self.quorum}, and the members there are are {count}"
+                )
+        if isinstance(self.deadline, Adaptive):
+            if self.quorum is None or self.quorum == count:
+                raise FederationError(
+                    "an adaptive deadline says when a quorum is enough: give one that is less than "
+                    "all members"
+                )
+            return
+        takes = "a number of seconds, or Adaptive()"
+        is_number = isinstance(self.deadline, Real)
+        fitting("deadline", self.deadline, is_number, takes, error=FederationError)
+        number("deadline", self.deadline, error=FederationError, above=0, most=LONGEST)
+
+    def _count_named(self, members: Sequence[str]) -> int:
+        if isinstance(members, str):
+            names = [name.strip() for name in members.split(",")]
+            raise FederationError(f"members= takes a number, or a list of names: members={names}")
+        texts("members", members, "a number or the names", error=FederationError)
+        if not members:
+            raise FederationError("members= has no names")
+        if twice := [name for name, times in Counter(members).items() if times > 1]:
+            raise FederationError(f"members= has {', '.join(twice)} more than once")
+        for name in members:
+            check_name(name)
+        return len(members)
 
     def among(self, member: Member) -> Synchronous:
         """This member's part in it."""

@@ -121,6 +121,8 @@ class Synchronous:
                 self._collect(number - 1, listing)
                 return self.collective(own.signature)
             posted = None
+            if trains and hidden is None and pick is None and self._has_missed(number):
+                member.emit(events.Late(client=member.client, round=number - 1))
             if trains:
                 hidden = hidden or member.hidden(report)
                 posted = member.post(f"{keys.round_folder(number)}updates/", own, hidden)
@@ -153,6 +155,7 @@ class Synchronous:
                     round=number,
                     included=[p.client for p in result.plan.updates],
                     seconds=clock.now() - started,
+                    missing=self._open.missing(result.plan, result.listing) or None,
                 )
             )
             self._collect(number, result.listing)
@@ -211,6 +214,10 @@ class Synchronous:
         Who trains on when it is not picked goes its own way.
         """
         return not self._trains_on and self._arrived < number - 1
+
+    def _has_missed(self, number: int) -> bool:
+        """Whether a round went by in which this member was to deliver."""
+        return 0 <= self._arrived < number - 1 and self.member.terms.participation is None
 
     def _counted(self, plan: Plan) -> Posted | None:
         """Which of this process's updates a round includes.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from hubless.checks import fitting, number, texts, whole
+from hubless.checks import fitting, number, shown, texts, whole
 from hubless.errors import FederationError
 from hubless.events import Listener
 from hubless.federate.fold import OUTWEIGH
@@ -47,9 +47,12 @@ class Terms:
         fitting("strategy", self.strategy, fits, meant, error=FederationError)
         if self.private is not None:
             check_mechanism(self.private)
-        meant = "Selection(selector, cohort) or Participation(0.5)"
-        fits = self.who is None or isinstance(self.who, Selection | Participation)
-        fitting("who", self.who, fits, meant, error=FederationError)
+        if self.who is not None and not isinstance(self.who, Selection | Participation):
+            # a selector alone, or its class, is what is given here by mistake
+            raise FederationError(
+                "who= takes Selection(selector, cohort), such as Selection(Uniform(), cohort=5), "
+                f"or Participation(0.5), not {shown(self.who)}"
+            )
         if self.share is not None:
             texts("share", self.share, "patterns of names", error=FederationError)
             if not self.share:

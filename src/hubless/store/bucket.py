@@ -42,15 +42,25 @@ class Bucket:
         fitting("url", self.url, fits, "an address, a folder or a store", error=StoreError)
         if isinstance(self.url, Store) and not (self.endpoint is None and self.options is None):
             raise StoreError("endpoint= and options= go with an address, and this is a store")
-        if self.options is not None and not isinstance(self.options, Mapping):
-            raise StoreError(f"options= takes settings by name, not {type(self.options).__name__}")
+        options = {} if self.options is None else self.options
+        fits = isinstance(options, Mapping) and all(
+            isinstance(text, str) for pair in options.items() for text in pair
+        )
+        if not fits:
+            # what they are may be secret
+            raise StoreError("options= takes settings by name, each a text")
         if self.endpoint is not None and not isinstance(self.endpoint, str):
             raise StoreError(f"endpoint= is the address of a server, not {self.endpoint!r}")
 
     @classmethod
     def at(cls, place: str | Path | Store | Bucket) -> Bucket:
         """This place, with what is usual where only its address is given."""
-        return place if isinstance(place, Bucket) else cls(place)
+        if isinstance(place, Bucket):
+            return place
+        fits = isinstance(place, str | Path | Store)
+        takes = "an address, a folder, a store or Bucket(address, ...)"
+        fitting("where", place, fits, takes, error=StoreError)
+        return cls(place)
 
     def open(self, clock: Clock | None = None) -> Reliable:
         """The store that lies there."""

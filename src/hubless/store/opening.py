@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import unquote
@@ -11,6 +12,8 @@ from hubless.store.base import Store
 from hubless.store.credentials import check_address
 
 _BUCKETS = ("s3", "gs", "az")
+_SCHEME = re.compile(r"(s3|gs|az|file|memory|https?):/?([^/].*)")
+"""An address that lacks a slash would be a folder."""
 
 
 def open_store(
@@ -38,6 +41,10 @@ def open_store(
         raise StoreError(
             f"{text}: an address has no '?' and no '#'; in a name, write %3F and %23 for them"
         )
+    if not separator and (near := _SCHEME.match(text)):
+        raise StoreError(f"{text} is no address: did you mean {near[1]}://{near[2]}?")
+    if scheme not in _BUCKETS and not (endpoint is None and not options):
+        raise StoreError(f"endpoint= and options= go with a bucket's address, and {text} is none")
     if not separator or scheme == "file":
         from hubless.store.folder import FolderStore
 

@@ -159,8 +159,11 @@ class Strategy:
 
     @property
     def needs_current(self) -> bool:
-        """Whether the current version matters, rather than only what updates are reduced to."""
-        return self.optimizer.needs_current or self.partial
+        """Whether the current version matters, rather than only what updates are reduced to.
+
+        A look is at how updates have changed, and so it is from there.
+        """
+        return self.optimizer.needs_current or self.partial or bool(self.look)
 
     def weights(
         self,

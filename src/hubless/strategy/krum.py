@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubless.strategy.base import Strategy, Weighting
-from hubless.strategy.look import Column, Seen, check_chosen, hostile_among
+from hubless.strategy.look import Column, Seen, check_chosen, hostile_among, kept
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import Equally
@@ -30,7 +30,7 @@ class Nearest:
         keep = len(seen) - hostile if self.keep is None else self.keep
         chosen = np.zeros(len(seen), bool)
         chosen[np.argsort(scores(seen.distances, hostile), kind="stable")[:keep]] = True
-        return np.where(chosen, self.among(seen), 0.0)
+        return kept(chosen, self.among(seen))
 
 
 def scores(distances: Column, hostile: int) -> Column:

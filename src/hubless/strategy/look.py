@@ -107,6 +107,16 @@ def shares(weights: Column) -> Column:
     return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)))
 
 
+def kept(chosen: NDArray[np.bool_], weights: Column) -> Column:
+    """The weights of those chosen; equal ones where none of these counts for anything.
+
+    >>> kept(np.array([True, False, True]), np.array([0.0, 9.0, 0.0])).tolist()
+    [1.0, 0.0, 1.0]
+    """
+    some = np.where(chosen, weights, 0.0)
+    return some if some.any() else chosen.astype(float)
+
+
 def hostile_among(share: float, count: int) -> int:
     """How many of so many updates may be hostile; at least one stays that is not.
 

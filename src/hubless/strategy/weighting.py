@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from decimal import Context, Decimal
+from functools import lru_cache
 from typing import Any, Literal
 
 import numpy as np
@@ -91,7 +93,16 @@ class Decay:
             return np.ones_like(staleness)
         if self.kind == "hinge":
             return 1.0 / (self.a * np.maximum(staleness - self.b, 0.0) + 1.0)
-        return np.asarray((staleness + 1.0) ** -self.a)
+        return np.array([_power(late + 1.0, -self.a) for late in staleness])
+
+
+_EXACT = Context(prec=28)
+
+
+@lru_cache(10_000)
+def _power(base: float, exponent: float) -> float:
+    """The same on every machine: processors differ in the last digit of a power."""
+    return float(_EXACT.power(Decimal(base), Decimal(exponent)))
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,10 @@ class StrategyContract:
         expected = runtimes.by_reference(strategy, start, sent, examples, rounds=2)
         for run in (runtimes.in_rounds, runtimes.simulated):
             result = run(strategy, start, sent, examples, rounds=2)
-            assert np.allclose(result, expected, rtol=1e-4, atol=1e-5), run.__name__
+            off = np.abs(result - expected).max()
+            assert np.allclose(result, expected, rtol=1e-4, atol=1e-5), (
+                f"{run.__name__}, with what is sent again in a second round, is off by {off:g}"
+            )
         expected = runtimes.by_reference_as_one_of_them(strategy, start, sent, examples)
         result = runtimes.without_rounds(strategy, start, sent, examples)
         assert np.allclose(result, expected, rtol=1e-4, atol=1e-5)

@@ -291,7 +291,7 @@ class HostileSyncWorld(Hostile, SyncWorld):
         elif kind == "empty":
             included = []
         before: Version | None = None
-        if self.strategy.optimizer.needs_current:
+        if self.strategy.needs_current:
             before = (number - 1, rng.choice((0, 0, 0, 1, 7)))
             if number == 0:
                 before = (-1, 0) if keys.INITIAL in self.backing._objects else None

@@ -54,6 +54,7 @@ def repeatable(seed: int) -> Iterator[None]:
             mock.patch("hubless.federate.keys.secrets", nonces),
             mock.patch("hubless.federate.rounds.plans.secrets", nonces),
             mock.patch("hubless.federate.rounds.joint.secrets", nonces),
+            mock.patch("hubless.federate.rounds.looks.secrets", nonces),
             mock.patch("hubless.federate.rounds.results.secrets", nonces),
             mock.patch("hubless.federate.outside.probe.secrets", nonces),
             # here nobody races in threads, so that two racers show as much as eight

@@ -335,14 +335,14 @@ class SyncMember(Member):
 
     def join(self, life: Life, params: Params | None) -> Federation:
         world = self.sync
+        deadline: float | hubless.Adaptive = world.deadline
+        if world.adapts and world.quorum < len(world.names):
+            deadline = hubless.Adaptive(3.0, deadline)
+        members = world.names if world.named else len(world.names)
         return hubless.join(
             life.view,
             self.name,
-            pace=hubless.Rounds(
-                members=world.names if world.named else len(world.names),
-                quorum=world.quorum,
-                deadline=hubless.Adaptive(3.0, world.deadline) if world.adapts else world.deadline,
-            ),
+            pace=hubless.Rounds(members, world.quorum, deadline),
             strategy=self.strategy,
             model=params,
             clock=life.clock,

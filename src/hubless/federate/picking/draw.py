@@ -37,14 +37,16 @@ class Selection:
         selector: Who trains next, such as `hubless.select.Activity("sqrt")`.
         cohort: How many train at a time.
         seed: Seeds the draws.
-        unpicked: What a step does for a member that is not picked. `wait` (usual in rounds) waits
-            until the round is over and loads its result; the deadline counts from the round's
-            first update, and should leave the others time to train. Rounds do not wait for who is
-            not picked: a member that finds some gone by loads their result and shares nothing
-            yet, so that all training for a round starts from the one before. Go by
-            `federation.version`, the number of rounds a member has seen, and not by calls. At any
-            time nobody waits: a member takes in what is new without sharing. `train` (usual at
-            any time) leaves the model as it is, so that training goes on.
+        unpicked: What a step does for a member that is not picked. `train` (usual at any time)
+            leaves the model as it is, so that training goes on. `wait` (usual in rounds) waits
+            until the round is over and loads its result. At any time it waits for nothing: the
+            member takes in what is new, and shares nothing.
+
+    With `wait` in rounds, the deadline counts from the round's first update, so it has to leave the
+    others time to train. Rounds do not wait for a member that is not picked. When it finds that
+    some went by, it loads their result and shares nothing yet: all that is trained for a round
+    starts from the round before. So count `federation.version`, the rounds that a member has seen,
+    and not calls.
 
     >>> from hubless.select import Uniform
     >>> Selection(Uniform(), 2, seed=7).pick({"a": Standing(), "b": Standing()}, 0).members

@@ -56,7 +56,8 @@ class Quorum:
         most = everyone if cohort is None else cohort
         enough = most if quorum is None else quorum
         if not 1 <= enough <= most:
-            raise FederationError(f"quorum must be from 1 to {most}, not {quorum}")
+            of = "members there are" if cohort is None else "members that are picked"
+            raise FederationError(f"quorum= is {quorum}, and the {of} are {most}: take 1 to {most}")
         if named and client not in named:
             raise FederationError(f"{client!r} is not among members={list(named)}")
         return cls(everyone, enough, named)
@@ -166,8 +167,9 @@ class OpenRound:
             elif is_last:
                 raise QuorumMissed(
                     f"round {number} has {len(present)} of the {staying.enough} updates it "
-                    f"needs after {waited:.0f} s; missing: {', '.join(missing)}. The model is "
-                    "untouched: call step again to go on waiting, or join with a lower quorum",
+                    f"needs after {waited:.1f} s; missing: {', '.join(missing)}. The model is "
+                    "untouched: call step again to go on waiting, or join with a longer deadline "
+                    "or a lower quorum",
                     missing,
                 )
             elif clock.now() - spoke >= _SAY_AFTER:
@@ -215,6 +217,12 @@ class OpenRound:
                 continue
             self._member.refuse(Refused(posted.client, posted.key, reason))
         return keys.newest(usable)
+
+    def missing(self, plan: Plan, listing: Listing) -> list[str]:
+        """Who was to be in a round that went without them; who left was not."""
+        expected = set(plan.pick.members if plan.pick else self.quorum.names or self._delivered)
+        included = {posted.client for posted in plan.updates}
+        return sorted(expected - included - self._member.gone(listing))
 
     def close(
         self, number: int, included: Sequence[str], listing: Listing, pick: Pick | None

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import numpy as np
 
-from hubless.errors import NotFound, Refused, TooLate
+from hubless.errors import FederationError, NotFound, Refused, TooLate
 from hubless.federate import keys
 from hubless.federate.fold import Flat, Own
 from hubless.federate.keys import Listing, Made, Posted, Round
@@ -65,7 +65,7 @@ class Completing:
         self._looks = Looks(member, self._makers, included, self._current, computes)
         self._results = Results(member, self._makers, included, self._prepare, self._look, computes)
         self._any = None if self._strategy.look or not computes else ""
-        """Which looks slices may follow that this member does not look for itself."""
+        """What to ask of slices whose looks are not settled here: that they follow none, or any."""
         self._loaded: Work | None = None
 
     def complete(
@@ -105,6 +105,7 @@ class Completing:
                 # each may have been of some use, and still there has to be an end
                 break
             late = is_past or clock.now() - waiting_since >= self._help_after
+            look = work.look
             try:
                 advanced = self._advance(work, listing, late)
                 if work.complete and (result := self._arrive(work)):
@@ -117,8 +118,8 @@ class Completing:
                 # the plan itself may not count, which shows from the round before
                 self.has_version_before(number, listing)
                 advanced = False
-            if advanced and not late:
-                # who is late stays so, however long it takes to help out
+            if (advanced and not late) or work.look != look:
+                # who is late stays so, however long it takes to help out; a slice is awaited anew
                 waiting_since = clock.now()
             in_vain = in_vain + 1 if is_past and not advanced else 0
             if in_vain > AFTER_THE_END:
@@ -215,6 +216,8 @@ class Completing:
 
     def _forget(self) -> None:
         """Be at no version: the last one is not to be gone on from."""
+        if self._loaded is not None:
+            self._results.forget(self._loaded.version)
         self._loaded = self._at = self._plans.reached = None
 
     def _is_over(self, number: int, listing: Listing) -> bool:
@@ -277,8 +280,9 @@ class Completing:
         if not looked.complete or not self._looks.settle(looked, round_):
             return False
         if work.look != looked.digest:
-            # what was made by other looks is none of this
+            # what this member made by other looks is given up, memory and all
             work.follow(looked.digest)
+            self._results.forget(work.version)
             self._results.weigh(work, looked.products)
         return True
 
@@ -327,8 +331,14 @@ class Completing:
         """Be at the version that a plan steps from; NotFound where it is not there any more."""
         number, attempt = version
         if number < 0:
-            self._results.state.current = self._member.initial(self._member.agreed)
-            self._at = version
+            current = self._member.initial(self._member.agreed)
+            if current is None and self._strategy.partial:
+                raise FederationError(
+                    f"{self._strategy!r} goes by how far updates are from the version that they "
+                    f"started from, and {keys.INITIAL} cannot be used: remove it, and join again "
+                    "with model="
+                )
+            self._results.state.current, self._at = current, version
             return
         listing = self._member.look()
         plan = self._plans.binding(number, listing)

@@ -30,8 +30,8 @@ class Adaptive:
     and median deviation are not moved by a few rounds that took very long. If more than half of
     the rounds reach their deadline, it grows.
 
-    It says when a round goes on with a quorum. A round without a quorum waits up to the ceiling,
-    as all rounds do until three are over.
+    Once it has passed, a quorum is enough. While fewer updates are there, the round waits on, up to
+    the ceiling. So do the first three rounds after a start.
 
     Args:
         k: How many spreads beyond the median a round may take; 0 closes half of them early.

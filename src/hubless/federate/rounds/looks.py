@@ -18,7 +18,7 @@ import numpy as np
 from hubless.errors import Refused
 from hubless.federate.fold import Flat, Own, Stored
 from hubless.federate.keys import Made, Posted, Round
-from hubless.federate.looking import Step, looks, steps_of
+from hubless.federate.looking import Step, count_steps, looks, steps_of
 from hubless.federate.member import Member
 from hubless.federate.rounds.included import Included
 from hubless.federate.rounds.joint import Joint
@@ -30,9 +30,11 @@ from hubless.store.base import Bytes
 from hubless.strategy.look import Column, Look
 
 _SHARE = 32
-"""All records together take at most one such part of a model, where one unit each allows it."""
+"""All records together take at most one such part of a model, unless one unit each is more."""
 _SLACK = 1e-6
 """What rounding may add to a product; more would be no product of two changes."""
+_TINY = 1e-140
+"""Squares of smaller numbers are 0 in float64, where products with others are not."""
 
 
 class Looked(Sliced):
@@ -57,6 +59,10 @@ class Looked(Sliced):
         self.most = min(max(1, room), self.count)
         """How many units a record has at most."""
         self.records: dict[int, Column] = {}
+
+    def rows(self, index: int) -> int:
+        """How many units a slice's record has."""
+        return len(cut(count_steps(self.signature, self.cuts[index]), self.most))
 
     def units(self, index: int) -> list[list[Step]]:
         """What each unit of a slice's record is about."""
@@ -104,7 +110,7 @@ class Looks(Joint[Looked]):
 
     def load(self, work: Looked, index: int, made: Made) -> None:
         """Read a record that somebody made."""
-        rows = len(work.units(index))
+        rows = work.rows(index)
         shape = _shape(rows * work.width)
         stored = Stored(
             self._store,
@@ -140,7 +146,7 @@ class Looks(Joint[Looked]):
         One false unit could change every weight, so that looking at a single one is not enough.
         """
         left = list(others)
-        count = min(len(left), max(1, len(work.cuts) * work.most // work.count))
+        count = min(len(left), -(-len(work.cuts) * work.most // work.count))
         return [left.pop(secrets.randbelow(len(left))) for _ in range(count)]
 
     def _seen(
@@ -178,4 +184,4 @@ def _is_possible(record: Column, work: Looked) -> bool:
         return False
     lengths = np.sqrt(alone)
     most = lengths[:, rows] * lengths[:, columns]
-    return bool((np.abs(record) <= most * (1 + _SLACK)).all())
+    return bool((np.abs(record) <= most * (1 + _SLACK) + _TINY).all())

@@ -48,7 +48,7 @@ class Results(Joint[Work]):
     """Reduces updates to the next version, a slice at a time.
 
     `prepare` has the version to step from, and what the optimizer remembers of some blocks. `look`
-    finds out what updates are like where nobody did for this attempt, and has them weighed.
+    has the updates weighed where a slice of an earlier round has to be made again.
     """
 
     def __init__(
@@ -118,6 +118,10 @@ class Results(Joint[Work]):
 
         self._reduce(work, index, round_, parts, compare)
         return bool(differing) or self._remembers_otherwise(work, index, round_, memory)
+
+    def forget(self, version: tuple[int, int]) -> None:
+        """Remember nothing of what was computed for a version: it was computed by false looks."""
+        self._slots = {start: kept for start, kept in self._slots.items() if kept[0] != version}
 
     def recall(
         self, earlier: Work, blocks: range, round_: Round, digests: dict[int, str] | None
