@@ -219,3 +219,35 @@ def taken_away_in_the_middle(scene: Scene) -> None:
     thread.start()
     results = scene.calls({"a": ends, "b": lambda: b.step(params(3.0, size), examples=10)}, 3.0)
     check_same(scene, results, "round 0")
+
+
+@attack(
+    "M8",
+    "a member writes its own update again while others reduce it",
+    open="A member that writes its own update again, with other bytes, while a round is completed "
+    "can make others end it in different ways and take each other for forgers",
+)
+def written_again_in_the_middle(scene: Scene) -> None:
+    size = 3 << 18
+    view = View(scene)
+    terms: dict[str, Any] = {"members": ["a", "b", "m"], "deadline": 3.0}
+    a, b = scene.join("a", **terms), scene.join("b", view, **terms)
+    forged.update(scene, "m", params(5.0, size), life=LIFE, round=0)
+
+    def again(key: str, start: int) -> None:
+        # b reads it after a has
+        if "/updates/m=" in key:
+            view.on_read = lambda key, start: None
+            forged.update(scene, "m", params(2.0, size), life=LIFE, round=0)
+
+    view.on_read = again
+    steps = {
+        "a": lambda: a.step(params(1.0, size), examples=10),
+        "b": lambda: b.step(params(3.0, size), examples=10),
+    }
+    results = scene.calls(steps, 3.0)
+    check_same(scene, results, "round 0")
+    for client in ("a", "b"):
+        forgers = {e.peer for e in scene.heard[client] if isinstance(e, events.Forged)}
+        if forgers & {"a", "b"}:
+            scene.fooled(f"{client} takes an honest member for a forger")

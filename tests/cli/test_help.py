@@ -61,6 +61,8 @@ def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
         ["join", "folder"],
         ["join", "folder", "train.py", "--every", "0"],
         ["join", "folder", "train.py", "--quorum", "some"],
+        ["join", "folder", "train.py", "--qourum", "2"],
+        ["join", "folder", "train.py", "--member=3"],
         ["new", "--kind", "other"],
         ["watch", "folder", "--port", "1"],
         ["watch", "folder", "--json"],

@@ -12,6 +12,7 @@ import pytest
 
 import hubless
 from hubless import events
+from hubless.errors import FederationError
 from hubless.federate import keys
 from hubless.federate.fold import Flat, Own
 from hubless.federate.looking import looks, steps_of
@@ -195,3 +196,29 @@ def test_a_record_comes_to_the_same_bits_however_much_is_read_at_a_time(look: An
     expected = np.array([[a @ b for b in changes] for a in changes])
     expected = expected.diagonal() if look == "norms" else expected
     np.testing.assert_allclose(seen[0].sum(0), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", [hubless.MultiKrum(), hubless.FedAvg()], ids=repr)
+def test_whether_an_update_is_bad_does_not_depend_on_how_much_of_it_is_read(
+    strategy: Strategy,
+) -> None:
+    store = MemoryStore()
+    sites = [Site(store, i, 3, strategy) for i in range(3)]
+    hot = np.ones(SIZE, np.float32)
+    # over any whole block less than what counts as diverged, and far more over a part of one
+    hot.reshape(-1, 1 << 18)[:, 1 << 16 : 1 << 17] = 1.9e6
+    with ThreadPoolExecutor(3) as pool:
+        own = [np.full(SIZE, 1.1, np.float32), np.full(SIZE, 1.2, np.float32), hot]
+        results = list(pool.map(lambda s, w: s.member.step({"w": w}, examples=1), sites, own))
+    assert len({result["w"].tobytes() for result in results}) == 1
+    for site in sites:
+        assert not site.heard(events.RefusedUpdate)
+        assert all(len(event.included) == 3 for event in site.heard(events.Closed))
+
+
+def test_garbage_to_start_from_is_an_error_where_changes_are_bounded() -> None:
+    store = MemoryStore()
+    store.put(keys.INITIAL, [b"x" * 50])
+    sites = [Site(store, i, 2, hubless.NormBound(bound=1.0)) for i in range(2)]
+    with pytest.raises(FederationError, match=r"initial\.safetensors cannot be used"):
+        played(sites, [5.0, 5.0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -45,6 +46,10 @@ CALLS: dict[str, Callable[[], Federation]] = {
     "where no bucket": joining("s3://"),
     "where no bucket of Google": joining("gs:///run"),
     "where no bucket of Azure": at(lambda: Bucket("az://", options={"account_name": "a"})),
+    "where a slash short": joining("s3:/bucket/run"),
+    "where two slashes short": joining("gs:bucket/run"),
+    "endpoint with a folder": at(lambda: Bucket("folder", endpoint="http://x")),
+    "options of numbers": at(lambda: Bucket("s3://bucket/run", options={"region": ANY})),
     "where a query": joining("s3://bucket/run?x=1"),
     "bucket of a bucket": at(lambda: Bucket(Bucket(STORE))),  # type: ignore[arg-type]
     "patience -1": at(lambda: Bucket(STORE, patience=-1)),
@@ -69,6 +74,8 @@ CALLS: dict[str, Callable[[], Federation]] = {
     "deadline inf": paced(lambda: Rounds(2, deadline=math.inf)),
     "deadline None": paced(lambda: Rounds(2, deadline=ANY)),
     "adaptive without a quorum": paced(lambda: Rounds(3, deadline=Adaptive())),
+    "adaptive with a quorum of all": paced(lambda: Rounds(3, 3, Adaptive())),
+    "adaptive text": paced(lambda: Rounds(3, 2, "adaptive")),  # type: ignore[arg-type]
     "adaptive a class": paced(lambda: Rounds(3, 2, Adaptive)),  # type: ignore[arg-type]
     "adaptive k -1": paced(lambda: Rounds(3, 2, Adaptive(k=-1))),
     "adaptive k nan": paced(lambda: Rounds(3, 2, Adaptive(k=math.nan))),
@@ -93,6 +100,7 @@ CALLS: dict[str, Callable[[], Federation]] = {
     "who text": joining(who="uniform"),
     "who a number": joining(who=0.5),
     "who a selector": joining(who=Uniform()),
+    "who a selector's class": joining(who=Uniform),
     "who a class": joining(who=Participation),
     "probability 0": by(lambda: Participation(0)),
     "probability 2": by(lambda: Participation(2)),
@@ -130,6 +138,7 @@ CALLS: dict[str, Callable[[], Federation]] = {
     "examples without optimizer": joining(examples=10),
     "optimizer without model": joining(optimizer=object()),
     "events a number": joining(events=3),
+    "events a stream": joining(events=sys.stdout),
     "events of numbers": joining(events=[3]),
     "private alone": joining(private=object()),
     "ledger alone": joining(ledger="x"),
