@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
 
 import hubless
 from hubless import events
-from hubless.errors import FederationError
-from hubless.federate import keys
+from hubless.errors import FederationError, Refused
+from hubless.federate import arrived_at, keys
 from hubless.federate.fold import Flat, Own
 from hubless.federate.looking import looks, steps_of
 from hubless.signature import Signature
@@ -22,6 +23,8 @@ from hubless.store.folder import FolderStore
 from hubless.store.memory import MemoryStore
 from hubless.store.reliable import Reliable
 from hubless.strategy.base import Strategy
+from hubless.strategy.optimizers import Replace, ServerAdam
+from hubless.strategy.reducers import Mean
 from hubless.testing.metered import Metered
 
 SIZE = 3 << 20
@@ -222,3 +225,42 @@ def test_garbage_to_start_from_is_an_error_where_changes_are_bounded() -> None:
     sites = [Site(store, i, 2, hubless.NormBound(bound=1.0)) for i in range(2)]
     with pytest.raises(FederationError, match=r"initial\.safetensors cannot be used"):
         played(sites, [5.0, 5.0])
+
+
+@dataclass(frozen=True)
+class Odd:
+    """A weighting that nobody but its members knows."""
+
+    look: Literal["norms", "products"]
+    partial: bool = False
+
+    def __call__(self, seen: Any) -> Any:
+        return np.minimum(1 / (1 + seen.norms), 0.4)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        Strategy(Odd("norms"), Mean(), Replace()),
+        Strategy(Odd("norms", partial=True), Mean(), Replace()),
+        Strategy(Odd("products"), Mean(), ServerAdam()),
+    ],
+    ids=["norms", "partial", "with memory"],
+)
+def test_who_does_not_know_the_strategy_reads_what_its_members_agree_about(
+    strategy: Strategy,
+) -> None:
+    store, refused = MemoryStore(), list[Refused]()
+    pace, start = hubless.Rounds(members=2), {"w": np.zeros(1000, np.float32)}
+    members = [
+        hubless.join(store, name, pace=pace, strategy=strategy, model=start) for name in "ab"
+    ]
+    for value in (1.0, 2.0, 3.0):
+        model = {"w": np.full(1000, value, np.float32)}
+        with ThreadPoolExecutor(2) as pool:
+            steps = [pool.submit(member.step, model, examples=1) for member in members]
+            result = [step.result() for step in steps][0]
+    agreement, arrived = arrived_at(store, refused.append)
+    assert arrived is not None
+    assert np.array_equal(agreement.signature.unpack(arrived.flat)["w"], result["w"])
+    assert not refused

@@ -59,7 +59,7 @@ def newest_result(
         lambda key, plan, number, listing: completing.is_bad(key, plan, number, listing),
     )
     computes = parse(agreement.strategy) is not None
-    completing = Completing(onlooker, plans, help_after=0.0, computes=computes)
+    completing = Completing(onlooker, plans, 0.0, computes, agreement.slots)
     listing = onlooker.look()
     newest = plans.newest(listing, -1)
     for number in reversed(listing.planned):

@@ -50,11 +50,17 @@ class Result:
 class Completing:
     """Turns plans into results, and knows which version this member has reached.
 
-    Who does not know the members' strategy `computes` nothing: it reads what they agree about.
+    Who does not know the members' strategy `computes` nothing: it reads what they agree about, and
+    has to be told of the `slots` that their optimizer has.
     """
 
     def __init__(
-        self, member: Member, plans: Plans, help_after: float, computes: bool = True
+        self,
+        member: Member,
+        plans: Plans,
+        help_after: float,
+        computes: bool = True,
+        slots: tuple[str, ...] | None = None,
     ) -> None:
         self._member, self._plans, self._help_after = member, plans, help_after
         self._store, self._strategy = member.store, member.strategy
@@ -63,7 +69,9 @@ class Completing:
         self._makers = Makers(member, plans.admits)
         self._included = included = Included(member)
         self._looks = Looks(member, self._makers, included, self._current, computes)
-        self._results = Results(member, self._makers, included, self._prepare, self._look, computes)
+        self._results = Results(
+            member, self._makers, included, self._prepare, self._look, computes, slots
+        )
         self._any = None if self._strategy.look or not computes else ""
         """What to ask of slices whose looks are not settled here: that they follow none, or any."""
         self._loaded: Work | None = None
@@ -179,6 +187,9 @@ class Completing:
 
     def check_version_before(self, plan: Plan, number: int, listing: Listing) -> None:
         """Raise ValueError for a plan that steps from a version that no member can be at."""
+        if not self._results.computes:
+            # it follows whatever the members agree about
+            return
         if not self._strategy.needs_current:
             fits = plan.before is None
         elif number == 0:

@@ -59,11 +59,12 @@ class Results(Joint[Work]):
         prepare: Callable[[Work, range], None],
         look: Callable[[Work, Round], None],
         computes: bool,
+        slots: tuple[str, ...] | None = None,
     ) -> None:
         super().__init__(member, makers, computes)
         self._strategy, self._included = member.strategy, included
         self._prepare, self._look = prepare, look
-        self._slot_names = member.strategy.optimizer.slots
+        self._slot_names = member.strategy.optimizer.slots if slots is None else slots
         self._slots: dict[int, tuple[tuple[int, int], Slots]] = {}
         self.state = ServerState(member.strategy)
 
