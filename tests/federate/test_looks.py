@@ -259,7 +259,7 @@ def test_who_does_not_know_the_strategy_reads_what_its_members_agree_about(
         model = {"w": np.full(1000, value, np.float32)}
         with ThreadPoolExecutor(2) as pool:
             steps = [pool.submit(member.step, model, examples=1) for member in members]
-            result = [step.result() for step in steps][0]
+            result, _ = (step.result() for step in steps)
     agreement, arrived = arrived_at(store, refused.append)
     assert arrived is not None
     assert np.array_equal(agreement.signature.unpack(arrived.flat)["w"], result["w"])
