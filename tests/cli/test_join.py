@@ -257,6 +257,9 @@ def test_a_model_of_another_shape_is_refused_by_name(folder: Path) -> None:
         (["--deadline", "3"], "--deadline goes with --members or --quorum"),
         (["--members", "3", "--deadline", "soon"], "a number of seconds, or adaptive"),
         (["--members", "3", "--deadline", "adaptive"], "an adaptive deadline"),
+        (["--members", "3", "--peers", "all"], "--peers goes without rounds"),
+        (["--participation", "2"], "probability= is a number above 0 and at most 1, not 2"),
+        (["--participation", "0.5", "--selector", "uniform", "--cohort", "1"], "leave one out"),
         (["--option", "region"], "--option takes KEY=VALUE"),
     ],
 )

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from hubless.federate.federation import Federation
     from hubless.federate.pace import Anytime, Rounds
     from hubless.federate.picking.draw import Selection
+    from hubless.federate.picking.participation import Participation
     from hubless.federate.script.hook import FirstOptimizer
     from hubless.strategy.base import Strategy
 
@@ -62,8 +63,9 @@ def add_join(commands: Any) -> None:
         help="how many examples this site trains on: its weight (counted from its batches)",
     )
     add("--members", help="meet in rounds of so many, or of these: a,b,c; else nobody waits")
-    add("--quorum", type=_whole, metavar="N", help="how many are enough when it is late")
+    add("--quorum", type=_whole, metavar="N", help="how many updates are enough at the deadline")
     add("--deadline", metavar="SECONDS", help="in rounds, how long to wait (600), or adaptive")
+    add("--peers", choices=("new", "all"), help="without rounds: take in news, or all each time")
     add("--strategy", default="FedAvg", help="how updates are combined: FedAvg, FedAdam...")
     add(
         "--share",
@@ -73,6 +75,7 @@ def add_join(commands: Any) -> None:
     )
     add("--selector", help="who takes part: uniform, activity:sqrt, file.py:name...")
     add("--cohort", type=_whole, metavar="K", help="with --selector, how many take part")
+    add("--participation", type=float, metavar="C", help="take part with this probability")
     add("--events", type=Path, metavar="FILE", help="append what happens to this file")
     add_bucket(join)
 
@@ -118,7 +121,7 @@ def _member(options: argparse.Namespace, listeners: list[Any]) -> Federation:
         hubless.Bucket(options.url, options.endpoint, bucket_settings(options)),
         client,
         pace=_pace(options),
-        who=_selection(options),
+        who=_who(options),
         strategy=_strategy(options.strategy),
         share=options.share,
         events=[*listeners, *([options.events] if options.events else [])],
@@ -216,7 +219,9 @@ def _pace(options: argparse.Namespace) -> Anytime | Rounds:
             raise FederationError(
                 "--deadline goes with --members or --quorum: without them nobody waits"
             )
-        return hubless.Anytime()
+        return hubless.Anytime(options.peers or "new")
+    if options.peers is not None:
+        raise FederationError("--peers goes without rounds: a round includes who delivered")
     if members is not None:
         names = [name.strip() for name in members.split(",")]
         members = int(members) if members.isdecimal() else names
@@ -231,14 +236,18 @@ def _pace(options: argparse.Namespace) -> Anytime | Rounds:
     return hubless.Rounds(members, options.quorum, deadline)
 
 
-def _selection(options: argparse.Namespace) -> Selection | None:
+def _who(options: argparse.Namespace) -> Selection | Participation | None:
     if (options.selector is None) != (options.cohort is None):
         raise FederationError("--selector and --cohort go together: who is picked, and how many")
-    if options.selector is None:
-        return None
     import hubless
     from hubless.select.naming import named
 
+    if options.participation is not None:
+        if options.selector is not None:
+            raise FederationError("--participation and --selector both say who: leave one out")
+        return hubless.Participation(options.participation)
+    if options.selector is None:
+        return None
     return hubless.Selection(named(options.selector), options.cohort)
 
 
