@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from hubless.strategy.base import Strategy, Weighting
-from hubless.strategy.look import Column, Seen, check_chosen, hostile_among, kept
+from hubless.strategy.look import Column, Seen, check_chosen, hostile_among, kept, unrounded
 from hubless.strategy.optimizers import Replace
 from hubless.strategy.reducers import Mean
 from hubless.strategy.weighting import Equally
@@ -36,7 +36,7 @@ class Nearest:
 def scores(distances: Column, hostile: int) -> Column:
     """The sum of the squared distances from each to its nearest: the lower, the more trusted."""
     near = max(1, len(distances) - hostile - 2)
-    return np.asarray(np.sort(distances**2, axis=1)[:, 1 : near + 1].sum(1))
+    return unrounded(np.sort(distances**2, axis=1)[:, 1 : near + 1].sum(1))
 
 
 class Krum(Strategy):

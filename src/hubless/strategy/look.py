@@ -107,6 +107,16 @@ def shares(weights: Column) -> Column:
     return np.asarray(weights / total if total > 0 else np.full(len(weights), 1 / len(weights)))
 
 
+def unrounded(values: Column) -> Column:
+    """Values without their last digits, so that order and not rounding decides between equals.
+
+    >>> (unrounded(np.array([0.1 + 0.2])) == unrounded(np.array([0.3]))).item()
+    True
+    """
+    mantissa, exponent = np.frexp(values)
+    return np.asarray(np.ldexp(np.round(np.ldexp(mantissa, 40)), exponent - 40))
+
+
 def kept(chosen: NDArray[np.bool_], weights: Column) -> Column:
     """The weights of those chosen; equal ones where none of these counts for anything.
 
